@@ -1,0 +1,45 @@
+# Everything a newcomer needs: `make demo`, `make test`. `make help` lists the rest.
+.DEFAULT_GOAL := help
+SHELL := /bin/bash
+PYTHON := .venv/bin/python
+# The interpreter that the extension is built for is the one in .venv.
+CONFIGURE = cmake --preset $(1) -DPython_EXECUTABLE=$(CURDIR)/$(PYTHON) --log-level=WARNING
+COMPILE = [ -f build/$(1)/build.ninja ] || $(call CONFIGURE,$(1)); cmake --build build/$(1)
+
+.PHONY: help setup build demo test test-long test-tsan bench lint format clean
+
+help: ## Show this list
+	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-11s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
+
+setup: ## Install what is missing: Debian packages, .venv, pinned Python packages
+	@tools/setup
+
+build: setup ## Build the library, the program and the Python extension (release)
+	@$(call COMPILE,release)
+
+demo: build ## Several processes find each other through the store, live
+	@$(PYTHON) examples/rendezvous.py
+
+lint: build ## Formatters, linters, types, layers, points of the specification
+	@tools/lint
+
+format: setup ## Format all sources in place
+	@git ls-files -co --exclude-standard '*.cc' '*.h' | xargs -r clang-format -i
+	@.venv/bin/ruff format -q . && .venv/bin/ruff check -q --fix .
+
+test: build ## Everything CI runs: lint, C++ tests under ASan + UBSan, pytest
+	@tools/test
+
+test-long: build ## The long versions too: hundreds of thousands of frames, kills, seeds
+	@tools/test --long
+
+test-tsan: setup ## The C++ tests under ThreadSanitizer
+	@$(call COMPILE,tsan)
+	@ctest --preset tsan
+
+bench: build ## Benchmarks: PART=store|plan|copy|..., default all that exist
+	@$(call COMPILE,bench)
+	@$(PYTHON) bench/run.py $(PART)
+
+clean: ## Remove what was built (not .venv)
+	@rm -rf build python/tensorbus/_core*.so python/tensorbus/_core.pyi

@@ -1,0 +1,72 @@
+# A layer is a folder of src/: a static library of its sources and a test program of its *_test.cc.
+
+set(TENSORBUS_LAYERS "")
+
+add_library(tensorbus_options INTERFACE)
+target_compile_options(tensorbus_options INTERFACE
+  -Wall -Wextra -Wshadow -Wconversion -Wnon-virtual-dtor
+  $<$<BOOL:${TENSORBUS_WERROR}>:-Werror>)
+if(TENSORBUS_SANITIZE)
+  target_compile_options(tensorbus_options INTERFACE
+    -fsanitize=${TENSORBUS_SANITIZE} -fno-omit-frame-pointer -fno-sanitize-recover=all)
+  target_link_options(tensorbus_options INTERFACE -fsanitize=${TENSORBUS_SANITIZE})
+endif()
+
+function(tensorbus_layer name)
+  cmake_parse_arguments(LAYER "" "" "USES;LIBRARIES" ${ARGN})
+  file(GLOB sources CONFIGURE_DEPENDS ${CMAKE_CURRENT_SOURCE_DIR}/src/${name}/*.cc)
+  set(tests ${sources})
+  list(FILTER sources EXCLUDE REGEX "_test\\.cc$")
+  list(FILTER tests INCLUDE REGEX "_test\\.cc$")
+  list(TRANSFORM LAYER_USES PREPEND tensorbus_)
+
+  add_library(tensorbus_${name} STATIC ${sources})
+  target_include_directories(tensorbus_${name}
+    PUBLIC $<BUILD_INTERFACE:${CMAKE_CURRENT_SOURCE_DIR}/include>
+           $<BUILD_INTERFACE:${CMAKE_CURRENT_SOURCE_DIR}/src>)
+  target_link_libraries(tensorbus_${name}
+    PUBLIC ${LAYER_USES} ${LAYER_LIBRARIES} PRIVATE tensorbus_options)
+  if(TENSORBUS_SANITIZE)
+    target_link_options(tensorbus_${name} PUBLIC -fsanitize=${TENSORBUS_SANITIZE})
+  endif()
+
+  if(TENSORBUS_TESTS AND tests)
+    add_executable(${name}_test ${tests})
+    target_link_libraries(${name}_test PRIVATE
+      tensorbus_${name} tensorbus_options GTest::gmock GTest::gtest_main)
+    gtest_discover_tests(${name}_test TEST_PREFIX "${name}: " DISCOVERY_MODE PRE_TEST
+      PROPERTIES TIMEOUT 120 LABELS ${name})
+  endif()
+  set(TENSORBUS_LAYERS ${TENSORBUS_LAYERS} ${name} PARENT_SCOPE)
+  set(TENSORBUS_LIBRARIES_${name} ${LAYER_LIBRARIES} PARENT_SCOPE)
+endfunction()
+
+# The installed library: every layer in one shared object, with the public headers only.
+function(tensorbus_library)
+  set(objects "")
+  set(libraries "")
+  foreach(layer IN LISTS TENSORBUS_LAYERS)
+    list(APPEND objects $<TARGET_OBJECTS:tensorbus_${layer}>)
+    list(APPEND libraries ${TENSORBUS_LIBRARIES_${layer}})
+  endforeach()
+  list(REMOVE_DUPLICATES libraries)
+  add_library(tensorbus SHARED ${objects})
+  target_link_libraries(tensorbus PRIVATE ${libraries})
+  target_include_directories(tensorbus PUBLIC $<INSTALL_INTERFACE:${CMAKE_INSTALL_INCLUDEDIR}>)
+  target_compile_features(tensorbus PUBLIC cxx_std_20)
+  set_target_properties(tensorbus PROPERTIES
+    LINKER_LANGUAGE CXX VERSION ${PROJECT_VERSION} SOVERSION ${PROJECT_VERSION_MAJOR})
+  if(TENSORBUS_SANITIZE)
+    target_link_options(tensorbus PRIVATE -fsanitize=${TENSORBUS_SANITIZE})
+  endif()
+
+  install(TARGETS tensorbus EXPORT tensorbus-targets COMPONENT sdk)
+  install(DIRECTORY include/tensorbus DESTINATION ${CMAKE_INSTALL_INCLUDEDIR} COMPONENT sdk)
+  install(EXPORT tensorbus-targets NAMESPACE tensorbus:: FILE tensorbus-config.cmake
+    DESTINATION ${CMAKE_INSTALL_LIBDIR}/cmake/tensorbus COMPONENT sdk)
+  include(CMakePackageConfigHelpers)
+  write_basic_package_version_file(${CMAKE_BINARY_DIR}/tensorbus-config-version.cmake
+    COMPATIBILITY SameMinorVersion)
+  install(FILES ${CMAKE_BINARY_DIR}/tensorbus-config-version.cmake
+    DESTINATION ${CMAKE_INSTALL_LIBDIR}/cmake/tensorbus COMPONENT sdk)
+endfunction()

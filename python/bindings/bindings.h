@@ -1,0 +1,24 @@
+// One function per topic; module.cc is their list.
+#pragma once
+
+#include <nanobind/nanobind.h>
+// Without these casters nanobind compiles and fails at run time: every file gets them.
+#include <nanobind/stl/optional.h>
+#include <nanobind/stl/pair.h>
+#include <nanobind/stl/string.h>
+#include <nanobind/stl/string_view.h>
+#include <nanobind/stl/vector.h>
+
+#include "tensorbus/status.h"
+
+namespace tensorbus::python {
+
+namespace nb = nanobind;
+
+void bind_errors(nb::module_& module);
+void bind_log(nb::module_& module);
+
+// Ends the calling Python function with the exception that belongs to this status.
+[[noreturn]] void raise(const Status& status);
+
+}  // namespace tensorbus::python

@@ -1,0 +1,114 @@
+// Hands log records to Python's logging.getLogger("tensorbus").
+//
+// A record may be written while its thread holds locks that another thread, which holds the GIL,
+// waits for. So records are queued, and one thread that holds nothing else passes them on.
+#include <pthread.h>
+
+#include <array>
+#include <condition_variable>
+#include <deque>
+#include <mutex>
+#include <string>
+#include <thread>
+#include <utility>
+
+#include "base/log.h"
+#include "bindings.h"
+
+namespace tensorbus::python {
+namespace {
+
+struct Record {
+  log::Level level;
+  std::string message;
+};
+
+constexpr std::size_t most_records = 10'000;
+
+class LogForwarder {
+ public:
+  void push(log::Level level, std::string_view message) {
+    const std::lock_guard lock(mutex_);
+    if (closed_) return;
+    if (records_.size() == most_records) {
+      ++dropped_;
+      return;
+    }
+    records_.push_back({level, std::string(message)});
+    if (!thread_.joinable()) thread_ = std::thread([this] { run(); });
+    wake_.notify_one();
+  }
+
+  // Delivers what is queued, then ends the thread. Called without the GIL.
+  void close() {
+    {
+      const std::lock_guard lock(mutex_);
+      closed_ = true;
+      wake_.notify_one();
+    }
+    if (thread_.joinable()) thread_.join();
+  }
+
+  void lock() { mutex_.lock(); }
+  void unlock() { mutex_.unlock(); }
+
+ private:
+  void run() {
+    std::unique_lock lock(mutex_);
+    while (true) {
+      wake_.wait(lock, [this] { return closed_ || !records_.empty(); });
+      if (records_.empty()) return;
+      std::deque<Record> batch;
+      batch.swap(records_);
+      const std::size_t dropped = std::exchange(dropped_, 0);
+      lock.unlock();
+      deliver(batch, dropped);
+      lock.lock();
+    }
+  }
+
+  static void deliver(const std::deque<Record>& batch, std::size_t dropped) {
+    constexpr std::array python_levels = {5, 10, 20, 30, 40};
+    const nb::gil_scoped_acquire gil;
+    try {
+      const nb::object logger = nb::module_::import_("logging").attr("getLogger")("tensorbus");
+      for (const Record& record : batch) {
+        logger.attr("log")(python_levels[static_cast<std::size_t>(record.level)], "%s",
+                           record.message);
+      }
+      if (dropped > 0) logger.attr("warning")("%d log records were dropped", dropped);
+    } catch (nb::python_error& error) {
+      error.discard_as_unraisable("tensorbus log");
+    }
+  }
+
+  std::mutex mutex_;
+  std::condition_variable wake_;
+  std::deque<Record> records_;
+  std::size_t dropped_ = 0;
+  bool closed_ = false;
+  std::thread thread_;
+};
+
+// Replaced, not destroyed, in a forked child, whose copy of the thread does not exist.
+LogForwarder* forwarder = nullptr;
+
+}  // namespace
+
+void bind_log(nb::module_& module) {
+  forwarder = new LogForwarder;
+  log::set_sink(
+      [](log::Level level, std::string_view message) { forwarder->push(level, message); });
+  pthread_atfork([] { forwarder->lock(); }, [] { forwarder->unlock(); },
+                 [] { forwarder = new LogForwarder; });
+  module.def(
+      "set_log_level", [](const std::string& level) { log::set_level(log::parse_level(level)); },
+      nb::arg("level"),
+      "Which records reach logging.getLogger(\"tensorbus\"): trace, debug, info, warn or error.");
+  nb::module_::import_("atexit").attr("register")(nb::cpp_function([] {
+    const nb::gil_scoped_release release;
+    forwarder->close();
+  }));
+}
+
+}  // namespace tensorbus::python

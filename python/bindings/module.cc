@@ -1,0 +1,9 @@
+#include "base/config.h"
+#include "bindings.h"
+
+NB_MODULE(_core, module) {
+  module.doc() = "The C++ core of tensorbus. Use the tensorbus package; this module is private.";
+  tensorbus::python::bind_errors(module);
+  tensorbus::python::bind_log(module);
+  tensorbus::config::start();
+}

@@ -1,0 +1,66 @@
+#include "base/config.h"
+
+#include <algorithm>
+#include <array>
+#include <cstdlib>
+#include <mutex>
+
+#include "base/log.h"
+#include "tensorbus/status.h"
+
+extern char** environ;
+
+namespace tensorbus::config {
+namespace {
+
+constexpr std::array all_settings = {
+    Setting{"TENSORBUS_LOG", "info", "log level: trace, debug, info, warn, error"},
+    Setting{"TENSORBUS_STORE", "", "store URL that the command line uses without --store"},
+    Setting{"TENSORBUS_TOKEN", "", "shared secret that store clients prove and servers ask for",
+            true},
+};
+
+}  // namespace
+
+std::span<const Setting> settings() noexcept { return all_settings; }
+
+std::optional<std::string> variable(const char* name) {
+  const char* value = std::getenv(name);
+  if (value == nullptr || *value == '\0') return std::nullopt;
+  return value;
+}
+
+std::vector<std::string> unknown_variables() {
+  std::vector<std::string> unknown;
+  for (char** entry = environ; entry != nullptr && *entry != nullptr; ++entry) {
+    const std::string_view line(*entry);
+    const std::string_view name = line.substr(0, line.find('='));
+    if (!name.starts_with("TENSORBUS_")) continue;
+    const bool known = std::any_of(all_settings.begin(), all_settings.end(),
+                                   [&](const Setting& setting) { return setting.name == name; });
+    if (!known) unknown.emplace_back(name);
+  }
+  std::sort(unknown.begin(), unknown.end());
+  return unknown;
+}
+
+void start() {
+  static std::once_flag once;
+  std::call_once(once, [] {
+    if (const auto level = variable("TENSORBUS_LOG")) {
+      try {
+        log::set_level(log::parse_level(*level));
+      } catch (const Error& error) {
+        log::warn("TENSORBUS_LOG is ignored: {}", error.what());
+      }
+    }
+    for (const std::string& name : unknown_variables()) {
+      log::warn(
+          "environment variable {} is set but means nothing to tensorbus; see the settings in "
+          "docs/index.md",
+          name);
+    }
+  });
+}
+
+}  // namespace tensorbus::config

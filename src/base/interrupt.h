@@ -1,0 +1,20 @@
+// How a blocked call learns that its user pressed Ctrl-C, without this library knowing Python.
+#pragma once
+
+#include "tensorbus/deadline.h"
+
+namespace tensorbus {
+
+// Returns true when the calling thread should give up. The Python bindings install one that asks
+// the interpreter; without one nothing is ever interrupted.
+using InterruptCheck = bool (*)();
+void set_interrupt_check(InterruptCheck check) noexcept;
+
+// Throws Error(interrupted). Every blocking loop calls it when it wakes.
+void throw_if_interrupted();
+
+// How long one sleep may last before the check is asked again: a signal can arrive at another
+// thread or just before the sleep, and then no system call of ours returns EINTR.
+Duration longest_sleep() noexcept;
+
+}  // namespace tensorbus
