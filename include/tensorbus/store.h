@@ -1,9 +1,11 @@
 // The rendezvous store: small values under string keys, and ways to wait for them.
 //
 // One interface, four backends, chosen by URL (see connect()). All calls are thread safe, block at
-// most until their deadline, and end early on close(), on cancel and on Ctrl-C.
+// most until their deadline, and end early on close(), on cancel and on Ctrl-C. Watches and leases
+// must not outlive the store they came from.
 #pragma once
 
+#include <atomic>
 #include <cstdint>
 #include <functional>
 #include <memory>
@@ -27,7 +29,8 @@ inline constexpr std::size_t max_value_size = 8 * 1024 * 1024;
 class Cancellation {
  public:
   void cancel();
-  bool cancelled() const;
+  // Takes no lock, so it may be asked while holding any.
+  bool cancelled() const noexcept { return cancelled_.load(); }
 
   // While it lives, `wake` is called (on the cancelling thread) when cancel() is; at once if it
   // was.
@@ -45,8 +48,8 @@ class Cancellation {
   };
 
  private:
-  mutable std::mutex mutex_;
-  bool cancelled_ = false;
+  std::mutex mutex_;
+  std::atomic<bool> cancelled_{false};
   std::vector<Hook*> hooks_;
 };
 

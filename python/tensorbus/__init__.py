@@ -1,12 +1,12 @@
 """Moves tensors between processes that lay them out differently."""
 
-from tensorbus._core import (
+from tensorbus._core import set_log_level
+from tensorbus.errors import (
     AuthenticationError,
     CancelledError,
     PeerLostError,
     QueueFullError,
     UnsupportedError,
-    set_log_level,
 )
 
 __version__ = "0.1.0"

@@ -10,11 +10,6 @@ void Cancellation::cancel() {
   for (Hook* hook : hooks_) hook->wake_();
 }
 
-bool Cancellation::cancelled() const {
-  const std::lock_guard lock(mutex_);
-  return cancelled_;
-}
-
 Cancellation::Hook::Hook(Cancellation* cancellation, std::function<void()> wake)
     : cancellation_(cancellation), wake_(std::move(wake)) {
   if (cancellation_ == nullptr) return;
