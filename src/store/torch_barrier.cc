@@ -91,7 +91,7 @@ std::string TorchBarrier::look(const Until& until) {
 std::string TorchBarrier::compare_and_set(const std::string& expected, const std::string& desired,
                                           const Until& until) {
   std::string now = pool_.once(until, [&](TorchConnection& connection) {
-    connection.send(TorchRequest().compare_set(state_key_, expected, desired), until);
+    connection.send(TorchWriter().compare_set(state_key_, expected, desired), until);
     return connection.text(until);
   });
   // Torch's answer for an absent key.
@@ -163,7 +163,7 @@ bool TorchBarrier::await_release(const Until& until) {
 }
 
 void TorchBarrier::release(const Until& until) {
-  TorchRequest request;
+  TorchWriter request;
   request.set(release_key(tried_->epoch, tried_->round), "1");
   request.delete_key(release_key(tried_->epoch, tried_->round - 2));
   pool_.repeat(until, [&](TorchConnection& connection) {

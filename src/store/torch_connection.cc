@@ -36,7 +36,7 @@ TorchConnection::TorchConnection(const StoreUrl::Host& host, const Until& until)
   const auto nonce = static_cast<std::uint32_t>(std::random_device{}());
   try {
     // One write: torch's libuv server drops a connection whose VALIDATE comes in two pieces.
-    send(TorchRequest().validate().ping(nonce), until);
+    send(TorchWriter().validate().ping(nonce), until);
     pong(nonce, until);
   } catch (const ConnectionLost& lost) {
     throw ConnectionLost(fmt::format(
@@ -58,7 +58,7 @@ bool TorchConnection::usable() const noexcept {
          (errno == EAGAIN || errno == EWOULDBLOCK);
 }
 
-void TorchConnection::send(const TorchRequest& request, const Until& until) {
+void TorchConnection::send(const TorchWriter& request, const Until& until) {
   std::string_view rest = request.bytes();
   while (!rest.empty()) {
     const auto sent = ::send(socket_.get(), rest.data(), rest.size(), MSG_NOSIGNAL);
@@ -133,7 +133,7 @@ std::vector<std::optional<std::string>> TorchConnection::values(std::span<const 
   std::vector<std::optional<std::string>> found(keys.size());
   // MULTI_GET has no way to say "absent" (the legacy server hangs up instead), and CHECK speaks of
   // all its keys together: so one CHECK per key before, and one after for what came back empty.
-  TorchRequest checks;
+  TorchWriter checks;
   for (const std::string& key : keys) checks.check(key);
   send(checks, until);
   std::vector<std::size_t> places;
@@ -145,7 +145,7 @@ std::vector<std::optional<std::string>> TorchConnection::values(std::span<const 
   }
   if (present.empty()) return found;
 
-  TorchRequest request;
+  TorchWriter request;
   request.multi_get(present);
   // In the same write, so that next to nothing comes in between.
   for (const std::string& key : present) request.check(key);
@@ -163,13 +163,13 @@ bool TorchConnection::wait_for_all(std::span<const std::string> keys, const Unti
     if (reply != TorchWake::all_exist && reply != TorchWake::cancelled) reject("no answer to WAIT");
     return reply;
   };
-  send(TorchRequest().wait(keys), until);
+  send(TorchWriter().wait(keys), until);
   if (readable(until)) {
     if (wake(until) != TorchWake::all_exist) reject("an end of a wait that was not cancelled");
     return true;
   }
   const Until end = last_word(until);
-  send(TorchRequest().cancel_wait(), end);
+  send(TorchWriter().cancel_wait(), end);
   if (wake(end) == TorchWake::cancelled) return false;
   // The wake crossed the cancel, which is answered all the same.
   if (wake(end) != TorchWake::cancelled) reject("two ends of one wait");

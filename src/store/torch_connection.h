@@ -11,7 +11,7 @@
 #include "base/bytes.h"
 #include "os/poll.h"
 #include "os/tcp.h"
-#include "store/torch_request.h"
+#include "store/torch_writer.h"
 #include "tensorbus/store.h"
 
 namespace tensorbus::store {
@@ -46,7 +46,7 @@ class TorchConnection {
   // False if the server has hung up, or sent what nobody asked for.
   bool usable() const noexcept;
 
-  void send(const TorchRequest& request, const Until& until);
+  void send(const TorchWriter& request, const Until& until);
 
   // The next reply, by its type.
   template <Integer T>

@@ -3,6 +3,7 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <charconv>
 #include <random>
 
 #include "store/limits.h"
@@ -62,6 +63,7 @@ class TorchStore final : public Store {
   // An exchange that must not be repeated: says so when its answer is lost.
   template <typename Exchange>
   auto change(std::string_view what, const Until& until, Exchange exchange);
+  void throw_if_not_a_number(const std::string& key);
   std::int64_t add_on_wire(std::string_view wire_key, std::int64_t amount, Deadline deadline);
 
   const std::string url_;
@@ -96,7 +98,7 @@ void TorchStore::set(std::span<const Entry> entries, Deadline deadline, Lease* l
   if (entries.empty()) return;
   std::vector<Entry> wire_entries(entries.begin(), entries.end());
   for (Entry& entry : wire_entries) entry.key = torch_key(entry.key);
-  TorchRequest request;
+  TorchWriter request;
   if (entries.size() == 1) {
     request.set(wire_entries.front().key, wire_entries.front().value);
   } else {
@@ -125,7 +127,7 @@ std::vector<std::optional<std::string>> TorchStore::get(std::span<const std::str
 bool TorchStore::exists(const std::string& key, Deadline deadline) {
   check_key(key);
   return pool_.repeat(until(deadline), [&](TorchConnection& connection) {
-    connection.send(TorchRequest().check(torch_key(key)), until(deadline));
+    connection.send(TorchWriter().check(torch_key(key)), until(deadline));
     return connection.check(until(deadline));
   });
 }
@@ -133,7 +135,7 @@ bool TorchStore::exists(const std::string& key, Deadline deadline) {
 bool TorchStore::erase(const std::string& key, Deadline deadline) {
   check_key(key);
   return change("erase", until(deadline), [&](TorchConnection& connection) {
-    connection.send(TorchRequest().delete_key(torch_key(key)), until(deadline));
+    connection.send(TorchWriter().delete_key(torch_key(key)), until(deadline));
     return connection.integer<std::int64_t>(until(deadline)) != 0;
   });
 }
@@ -141,14 +143,38 @@ bool TorchStore::erase(const std::string& key, Deadline deadline) {
 std::int64_t TorchStore::add_on_wire(std::string_view wire_key, std::int64_t amount,
                                      Deadline deadline) {
   return change("add", until(deadline), [&](TorchConnection& connection) {
-    connection.send(TorchRequest().add(wire_key, amount), until(deadline));
+    connection.send(TorchWriter().add(wire_key, amount), until(deadline));
     return connection.integer<std::int64_t>(until(deadline));
   });
 }
 
 std::int64_t TorchStore::add(const std::string& key, std::int64_t amount, Deadline deadline) {
   check_key(key);
-  return add_on_wire(torch_key(key), amount, deadline);
+  try {
+    return add_on_wire(torch_key(key), amount, deadline);
+  } catch (const Error& error) {
+    if (error.code() == Code::unreachable) throw_if_not_a_number(key);
+    throw;
+  }
+}
+
+// Torch's servers hang up when they are to add to a value that is no number.
+void TorchStore::throw_if_not_a_number(const std::string& key) {
+  std::optional<std::string> value;
+  try {
+    value = get({&key, 1}, Deadline::after(last_word_time)).front();
+  } catch (const Error&) {
+    return;  // then the server is the trouble
+  }
+  std::int64_t number = 0;
+  if (!value ||
+      std::from_chars(value->data(), value->data() + value->size(), number).ec == std::errc()) {
+    return;
+  }
+  throw Error(Code::invalid_argument,
+              fmt::format("key \"{}\" holds \"{}\", which is not a whole number, so nothing can be "
+                          "added to it",
+                          key, value->substr(0, 40)));
 }
 
 void TorchStore::join(Deadline deadline) { add_on_wire(torch_join_key, 1, deadline); }
@@ -162,7 +188,7 @@ Swap TorchStore::compare_and_set(const std::string& key, const std::optional<std
   std::optional<std::string> before = get({&key, 1}, deadline).front();
   if (before != expected) return {false, std::move(before)};
   std::string after = change("compare_and_set", until(deadline), [&](TorchConnection& connection) {
-    connection.send(TorchRequest().compare_set(torch_key(key), expected.value_or(""), desired),
+    connection.send(TorchWriter().compare_set(torch_key(key), expected.value_or(""), desired),
                     until(deadline));
     return connection.text(until(deadline));
   });
@@ -176,7 +202,7 @@ std::vector<std::string> TorchStore::list(const std::string& prefix, Deadline de
   check_key(prefix);
   const std::string wire_prefix = torch_key(prefix);
   return pool_.repeat(until(deadline), [&](TorchConnection& connection) {
-    connection.send(TorchRequest().list_keys(), until(deadline));
+    connection.send(TorchWriter().list_keys(), until(deadline));
     const auto count = connection.integer<std::int64_t>(until(deadline));
     if (count < 0) connection.reject("a negative number of keys");
     std::vector<std::string> keys;
