@@ -1,8 +1,8 @@
 """The exceptions that Python does not have.
 
-Everything else raises what Python users expect: ``ValueError`` for a bad argument, ``TimeoutError``
-at a deadline, ``ConnectionError`` when the other process cannot be reached, ``RuntimeError`` for the
-rest. Every message names who, what and why.
+Everything else raises what Python users expect: ``ValueError`` for a bad argument,
+``TimeoutError`` at a deadline, ``ConnectionError`` when the other process cannot be reached,
+``RuntimeError`` for the rest. Every message names who, what and why.
 """
 
 

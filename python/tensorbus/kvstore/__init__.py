@@ -37,9 +37,9 @@ def connect(
 ) -> CoreStore:
     """Connects to ``scheme://[user:password@]host[:port][,host:port...][/namespace]``.
 
-    Schemes: ``tensorbus`` (our server), ``tcpstore`` (torch's), ``etcd`` (several hosts allowed) and
-    ``memory`` (a name, shared inside this process). ``timeout`` bounds connecting and every later
-    call that has none of its own. ``token`` (default: ``TENSORBUS_TOKEN``) is proven to a server
+    Schemes: ``tensorbus`` (our server), ``tcpstore`` (torch's), ``etcd`` (several hosts allowed)
+    and ``memory`` (a name, shared inside this process). ``timeout`` bounds connecting and every
+    later call that has none of its own. ``token`` (default: ``TENSORBUS_TOKEN``) is proven to a server
     that asks for it.
     """
     parsed = _core.StoreUrl.parse(url)

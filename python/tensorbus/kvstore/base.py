@@ -114,8 +114,8 @@ class Lease:
 class KVStore(ABC):
     """Small values under string keys, and ways to wait for them.
 
-    The full key is ``{namespace}/{component}/{key}``; every method takes ``component=`` to look into
-    another component. ``str`` values are stored as UTF-8; results are ``bytes``.
+    The full key is ``{namespace}/{component}/{key}``; every method takes ``component=`` to look
+    into another component. ``str`` values are stored as UTF-8; results are ``bytes``.
     """
 
     @abstractmethod
@@ -435,8 +435,8 @@ def default_member() -> str:
 
 
 async def on_thread(call: Callable[[_core.Cancellation | None], T]) -> T:
-    """Runs a blocking call for a coroutine. Each on a thread of its own: the loop's default pool has
-    a handful, and waits that wait for each other would starve it."""
+    """Runs a blocking call for a coroutine, on a thread of its own: the loop's default pool has a
+    handful, and waits that wait for each other would starve it."""
     loop = asyncio.get_running_loop()
     result: asyncio.Future[T] = loop.create_future()
     stop = _core.Cancellation()

@@ -11,8 +11,11 @@ logger = logging.getLogger("tensorbus")
 
 
 class EtcdStore(CoreStore):
-    """A store in the etcd at ``host:port``; ``connect("etcd://...")`` also takes several hosts, user
-    and password. With ``cleanup`` the keys that its component left behind are removed first."""
+    """A store in the etcd at ``host:port``.
+
+    ``connect("etcd://...")`` also takes several hosts, user and password. With ``cleanup`` the keys
+    that its component left behind are removed first.
+    """
 
     def __init__(
         self,
