@@ -165,7 +165,7 @@ void bind_store_class(nb::module_& module) {
           nb::sig("def compare_and_set(self, key: str, expected: bytes | None, desired: bytes, "
                   "timeout: float | None) -> tuple[bool, bytes | None]"))
       .def(
-          "list",
+          "list_keys",
           [](Store& store, const std::string& prefix, Timeout timeout) {
             std::vector<std::string> keys;
             {
@@ -175,7 +175,7 @@ void bind_store_class(nb::module_& module) {
             return to_strs(keys);
           },
           nb::arg("prefix"), nb::arg("timeout").none(),
-          nb::sig("def list(self, prefix: str, timeout: float | None) -> list[str]"))
+          nb::sig("def list_keys(self, prefix: str, timeout: float | None) -> list[str]"))
       .def(
           "wait",
           [](Store& store, std::string key, bool is_pattern, std::size_t count,

@@ -39,8 +39,8 @@ def connect(
 
     Schemes: ``tensorbus`` (our server), ``tcpstore`` (torch's), ``etcd`` (several hosts allowed)
     and ``memory`` (a name, shared inside this process). ``timeout`` bounds connecting and every
-    later call that has none of its own. ``token`` (default: ``TENSORBUS_TOKEN``) is proven to a server
-    that asks for it.
+    later call that has none of its own. ``token`` (default: ``TENSORBUS_TOKEN``) is proven to a
+    server that asks for it.
     """
     parsed = _core.StoreUrl.parse(url)
     if parsed.namespace and namespace not in ("default", parsed.namespace):

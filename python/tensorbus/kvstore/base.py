@@ -264,7 +264,7 @@ class CoreStore(KVStore):
     def list_keys(self, prefix: str = "", *, component: str | None = None) -> list[str]:
         """The keys that start with ``prefix``, sorted."""
         scope = self._scope(component)
-        return [scope.local(key) for key in self._core.list(scope.full(prefix), self.timeout)]
+        return [scope.local(key) for key in self._core.list_keys(scope.full(prefix), self.timeout)]
 
     # Each wait exists once, as a function of a cancellation; the two public forms run it.
 

@@ -18,8 +18,8 @@ class TorchTCPStore(CoreStore):
 
     With ``is_master`` this process hosts our server there (``port`` 0 picks a free one; see
     ``port``). A client sends our hello first and falls back to torch's protocol when the server
-    does not understand it. With ``wait_for_workers`` the master waits until ``world_size`` clients have
-    joined, torch's own among them.
+    does not understand it. With ``wait_for_workers`` the master waits until ``world_size`` clients
+    have joined, torch's own among them.
     """
 
     def __init__(
