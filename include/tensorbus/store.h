@@ -190,6 +190,9 @@ struct StoreUrl {
 
   // Throws Error(invalid_argument) saying what is wrong. Ports default to 29500 and 2379.
   static StoreUrl parse(std::string_view url);
+  // The URL's namespace, else this one. Throws Error(invalid_argument) if both are given (other
+  // than "default") and differ.
+  std::string space_or(const std::string& given) const;
   // Without user and password.
   std::string to_string() const;
 };
@@ -228,6 +231,8 @@ struct StoreServerOptions {
   std::string journal;             // path; empty: state is lost with the process
   std::optional<std::string> token;
   bool allow_torch = false;  // admit torch clients, who cannot prove a token, although one is set
+  // Called once, on the server's thread, if it must stop serving (its journal cannot be written).
+  std::function<void(const Status&)> on_failure;
 };
 
 struct StoreServerStats {

@@ -303,7 +303,8 @@ void bind_store(nb::module_& module) {
 
   nb::class_<StoreUrl>(module, "StoreUrl", "A parsed store URL.")
       .def_static("parse", &StoreUrl::parse, nb::arg("url"))
-      .def_ro("namespace", &StoreUrl::space, "Empty if the URL has none.")
+      .def("namespace_or", &StoreUrl::space_or, nb::arg("given"),
+           "The URL's namespace, else the given one; ValueError if they contradict each other.")
       .def("__str__", &StoreUrl::to_string);
 
   module.def(

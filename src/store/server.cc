@@ -50,6 +50,7 @@ class StoreServer::Impl {
  public:
   explicit Impl(const StoreServerOptions& options)
       : host_(options.host),
+        on_failure_(options.on_failure),
         listener_(os::listen_tcp(options.host, options.port)),
         port_(os::local_port(listener_)),
         service_(options),
@@ -132,6 +133,7 @@ class StoreServer::Impl {
     } catch (const std::exception& error) {
       log::error("the store server stops: {}", error.what());
       failed_ = true;
+      if (on_failure_) on_failure_(current_exception_status());
     }
     connections_.clear();
     open_.set(0);
@@ -285,6 +287,7 @@ class StoreServer::Impl {
 
   const unsigned generation_ = os::fork_generation();
   const std::string host_;
+  const std::function<void(const Status&)> on_failure_;
   os::Fd listener_;
   const std::uint16_t port_;
   mutable Service service_;

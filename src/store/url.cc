@@ -125,6 +125,18 @@ StoreUrl StoreUrl::parse(std::string_view text) {
   return url;
 }
 
+std::string StoreUrl::space_or(const std::string& given) const {
+  if (space.empty()) return given;
+  if (given != "default" && given != space) {
+    throw Error(
+        Code::invalid_argument,
+        fmt::format("the store URL names namespace \"{}\", the argument \"{}\"; give one of "
+                    "them",
+                    space, given));
+  }
+  return space;
+}
+
 std::string StoreUrl::to_string() const {
   std::string text;
   for (const SchemeName& candidate : scheme_names) {

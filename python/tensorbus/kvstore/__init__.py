@@ -43,11 +43,7 @@ def connect(
     server that asks for it.
     """
     parsed = _core.StoreUrl.parse(url)
-    if parsed.namespace and namespace not in ("default", parsed.namespace):
-        raise ValueError(
-            f'the URL names namespace "{parsed.namespace}", the argument "{namespace}"; give one'
-        )
-    space = parsed.namespace or namespace
+    space = parsed.namespace_or(namespace)
     # Bad names are told before anybody is called.
     _core.KeyScope(space, component)
     return CoreStore(_core.connect(parsed, timeout, token), space, component, timeout)
