@@ -4,6 +4,8 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include <future>
+
 #include "base/clock.h"
 #include "store/scripted_torch_server.h"
 #include "store/torch_store.h"
@@ -61,15 +63,16 @@ void pass(const ScriptedTorchServer& server, Deadline deadline = soon()) {
 
 // proves: K9
 TEST(TorchBarrier, AnArrivalWhoseAnswerIsLostIsLookedFor) {
-  std::string state;
+  std::promise<std::string> arrival;
   const ScriptedTorchServer server({
       [&](ScriptedPeer& peer) {
         peer.hello();
-        state = receive_arrival(peer);
+        arrival.set_value(receive_arrival(peer));
         peer.hang_up();
       },
       [&](ScriptedPeer& peer) {
         peer.hello();
+        const std::string state = arrival.get_future().get();
         peer.answer_value(state_key, state);
         expect_release_wait(peer, state);
         peer.send_integer(std::uint8_t{0});
@@ -81,15 +84,16 @@ TEST(TorchBarrier, AnArrivalWhoseAnswerIsLostIsLookedFor) {
 
 // proves: K9
 TEST(TorchBarrier, AnArrivalThatWasPassedMeanwhileIsInDoubt) {
-  std::string state;
+  std::promise<std::string> arrival;
   const ScriptedTorchServer server({
       [&](ScriptedPeer& peer) {
         peer.hello();
-        state = receive_arrival(peer);
+        arrival.set_value(receive_arrival(peer));
         peer.hang_up();
       },
       [&](ScriptedPeer& peer) {
         peer.hello();
+        const std::string state = arrival.get_future().get();
         peer.answer_value(state_key, completed(state));
         peer.expect_close();
       },

@@ -6,6 +6,7 @@
 #include <charconv>
 #include <random>
 
+#include "base/log.h"
 #include "store/limits.h"
 #include "store/torch_barrier.h"
 #include "store/torch_wait.h"
@@ -201,7 +202,7 @@ Swap TorchStore::compare_and_set(const std::string& key, const std::optional<std
 std::vector<std::string> TorchStore::list(const std::string& prefix, Deadline deadline) {
   check_key(prefix);
   const std::string wire_prefix = torch_key(prefix);
-  return pool_.repeat(until(deadline), [&](TorchConnection& connection) {
+  const auto exchange = [&](TorchConnection& connection) {
     connection.send(TorchWriter().list_keys(), until(deadline));
     const auto count = connection.integer<std::int64_t>(until(deadline));
     if (count < 0) connection.reject("a negative number of keys");
@@ -212,7 +213,17 @@ std::vector<std::string> TorchStore::list(const std::string& prefix, Deadline de
     }
     std::sort(keys.begin(), keys.end());
     return keys;
-  });
+  };
+  // Older servers hang up on the opcode; one that restarts hardly does so three times in a row.
+  for (int attempts_left = 3; attempts_left > 0; --attempts_left) {
+    try {
+      return pool_.once(until(deadline), exchange);
+    } catch (const ConnectionLost& lost) {
+      log::debug("{}: listing keys: {}", url_, lost.what());
+    }
+  }
+  throw Error(Code::unsupported,
+              url_ + " hangs up when it is asked for its keys; torch 2.13's server can list them");
 }
 
 WaitResult TorchStore::wait(const Condition& condition, Deadline deadline,

@@ -314,6 +314,16 @@ TEST(TorchStore, ListShowsTheKeysOfUsersOnly) {
   EXPECT_THAT(store->list("b/", soon()), testing::ElementsAre("b/1", "b/2"));
 }
 
+TEST(TorchStore, AServerTooOldToListKeysIsNotAskedForEver) {
+  const auto hang_up_on_list = [](ScriptedPeer& peer) {
+    peer.hello();
+    peer.expect(TorchWriter().list_keys());
+  };
+  const ScriptedTorchServer server({hang_up_on_list, hang_up_on_list, hang_up_on_list});
+  const auto store = connect_to(server);
+  EXPECT_EQ(failure_of([&] { store->list("", soon()); }).code, Code::unsupported);
+}
+
 // proves: K7
 TEST(TorchStore, RefusesWhatTorchCannotDoBeforeAnythingIsSent) {
   const ScriptedTorchServer server({[](ScriptedPeer& peer) {

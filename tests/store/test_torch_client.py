@@ -16,35 +16,16 @@ from pathlib import Path
 
 import pytest
 import torch.distributed as dist
+from tensorbus.kvstore import StoreServer
 from torch_servers import torch_server
 
-PROGRAM = Path(sys.executable).parent / "tensorbus"
 MIB = 1 << 20
-
-
-class OurServer:
-    """`tensorbus store` in a process of its own."""
-
-    def __init__(self, *before: str) -> None:
-        command = [*before, str(PROGRAM), "store", "--port", "0"]
-        self.process = subprocess.Popen(
-            command, stdout=subprocess.PIPE, text=True, start_new_session=True
-        )
-        assert self.process.stdout is not None
-        self.port = int(self.process.stdout.readline().rsplit(":", 1)[1])
-
-    def stop(self) -> None:
-        os.killpg(self.process.pid, signal.SIGKILL)
-        self.process.wait()
-        assert self.process.stdout is not None
-        self.process.stdout.close()
 
 
 @pytest.fixture
 def our_port() -> Iterator[int]:
-    server = OurServer()
-    yield server.port
-    server.stop()
+    with StoreServer(port=0) as server:
+        yield server.port
 
 
 @pytest.fixture(params=["ours", "torch"])
@@ -347,12 +328,22 @@ def test_listens_only_where_told(our_port: int) -> None:
 
 def test_asks_no_name_service_about_its_clients(tmp_path: Path) -> None:
     trace = tmp_path / "trace"
-    server = OurServer("strace", "-f", "-e", "trace=openat,connect", "-o", str(trace))
+    strace = ["strace", "-f", "-e", "trace=openat,connect", "-o", str(trace)]
+    program = Path(sys.executable).with_name("tensorbus")
+    process = subprocess.Popen(
+        [*strace, str(program), "store", "--port", "0"],
+        stdout=subprocess.PIPE,
+        text=True,
+        start_new_session=True,
+    )
     try:
+        assert process.stdout is not None
+        port = int(process.stdout.readline().rsplit(":", 1)[1])
         for i in range(3):
-            connect(server.port).set(f"key{i}", "value")
+            connect(port).set(f"key{i}", "value")
     finally:
-        server.stop()
+        os.killpg(process.pid, signal.SIGKILL)
+        process.communicate()
     calls = trace.read_text()
     assert "openat" in calls
     for file in ("/etc/hosts", "/etc/resolv.conf", "/etc/nsswitch.conf", "nscd"):
