@@ -1,4 +1,4 @@
-"""What a stranger gets: imports without torch, the program, the installed C++ library, the README."""
+"""What a stranger gets: light imports, the program, the installed C++ library, the README."""
 
 import re
 import subprocess
@@ -40,7 +40,7 @@ def test_wrong_usage_is_exit_code_2(arguments):
     assert "--help" in done.stderr + done.stdout
 
 
-def test_log_records_reach_python(caplog):
+def test_log_records_reach_python():
     code = (
         "import logging, sys; logging.basicConfig(level=logging.DEBUG, stream=sys.stdout);"
         "import tensorbus"
