@@ -90,7 +90,7 @@ bool Service::greet(Connection& connection) {
                   "cannot carry; start the server with --allow-torch to admit it");
     }
     connection.state = Connection::State::torch_greeting;
-    return true;
+    return serve_torch(connection);
   }
   if (first != static_cast<std::uint8_t>(hello_magic.front())) {
     throw Error(Code::failed, fmt::format("its first byte, {}, belongs to no protocol we speak",
