@@ -61,10 +61,18 @@ void place(Column& column, double height) {
   }
 }
 
-// Neighbours get colours that are far apart: steps of the golden angle.
+// Neighbours get colours that are far apart: hues at steps of the golden angle. In hexadecimal,
+// which every viewer knows.
 std::string colour(std::size_t index) {
-  const auto hue = static_cast<int>(std::fmod(static_cast<double>(index) * 137.508 + 210, 360));
-  return fmt::format("hsl({},62%,{}%)", hue, 46 + static_cast<int>(index % 3) * 8);
+  const double hue = std::fmod(static_cast<double>(index) * 137.508 + 210, 360) / 60;
+  const double lightness = 0.46 + 0.08 * static_cast<double>(index % 3);
+  const double chroma = 0.62 * (1 - std::abs(2 * lightness - 1));
+  const auto channel = [&](double shift) {
+    const double distance = std::abs(std::fmod(hue + shift, 6.0) - 3) - 1;
+    const double level = chroma * std::clamp(distance, 0.0, 1.0) + lightness - chroma / 2;
+    return static_cast<int>(std::lround(255 * level));
+  };
+  return fmt::format("#{:02x}{:02x}{:02x}", channel(0), channel(4), channel(2));
 }
 
 std::string text(double x, double y, int size, std::string_view fill, std::string_view content) {
