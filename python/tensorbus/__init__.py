@@ -3,20 +3,35 @@
 from tensorbus._core import (
     AuthenticationError,
     CancelledError,
+    Partial,
     PeerLostError,
+    Piece,
+    Plan,
     QueueFullError,
+    Replicate,
+    Shard,
+    StridedShard,
     UnsupportedError,
     set_log_level,
 )
+from tensorbus.layout import Layout, plan
 
 __version__ = "0.1.0"
 
 __all__ = [
     "AuthenticationError",
     "CancelledError",
+    "Layout",
+    "Partial",
     "PeerLostError",
+    "Piece",
+    "Plan",
     "QueueFullError",
+    "Replicate",
+    "Shard",
+    "StridedShard",
     "UnsupportedError",
     "__version__",
+    "plan",
     "set_log_level",
 ]
