@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from torch.distributed.tensor import _utils as torch_utils
 from torch.distributed.tensor.placement_types import Partial, Replicate, Shard, _StridedShard
 
-FEW = settings(max_examples=150, deadline=None, suppress_health_check=list(HealthCheck))
+FEW = settings(max_examples=300, deadline=None, suppress_health_check=list(HealthCheck))
 MANY = settings(max_examples=5000, deadline=None, suppress_health_check=list(HealthCheck))
 
 

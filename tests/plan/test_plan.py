@@ -11,7 +11,7 @@ import torch
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-FEW = settings(max_examples=100, deadline=None, suppress_health_check=list(HealthCheck))
+FEW = settings(max_examples=200, deadline=None, suppress_health_check=list(HealthCheck))
 MANY = settings(max_examples=3000, deadline=None, suppress_health_check=list(HealthCheck))
 
 
