@@ -18,8 +18,10 @@ namespace tensorbus::python {
 namespace nb = nanobind;
 
 void bind_errors();
-void bind_log(nb::module_& module);
 void bind_store(nb::module_& module);
+void bind_layout(nb::module_& module);
+void bind_log(nb::module_& module);
+void bind_plan(nb::module_& module);
 
 // Ends the calling Python function with the exception that belongs to this status.
 [[noreturn]] void raise(const Status& status);

@@ -6,5 +6,7 @@ NB_MODULE(_core, module) {
   tensorbus::python::bind_errors();
   tensorbus::python::bind_log(module);
   tensorbus::python::bind_store(module);
+  tensorbus::python::bind_layout(module);
+  tensorbus::python::bind_plan(module);
   tensorbus::config::start();
 }

@@ -1,6 +1,14 @@
 """Moves tensors between processes that lay them out differently."""
 
-from tensorbus._core import set_log_level
+from tensorbus._core import (
+    Partial,
+    Piece,
+    Plan,
+    Replicate,
+    Shard,
+    StridedShard,
+    set_log_level,
+)
 from tensorbus.errors import (
     AuthenticationError,
     CancelledError,
@@ -8,15 +16,24 @@ from tensorbus.errors import (
     QueueFullError,
     UnsupportedError,
 )
+from tensorbus.layout import Layout, plan
 
 __version__ = "0.1.0"
 
 __all__ = [
     "AuthenticationError",
     "CancelledError",
+    "Layout",
+    "Partial",
     "PeerLostError",
+    "Piece",
+    "Plan",
     "QueueFullError",
+    "Replicate",
+    "Shard",
+    "StridedShard",
     "UnsupportedError",
     "__version__",
+    "plan",
     "set_log_level",
 ]

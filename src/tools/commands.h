@@ -24,6 +24,7 @@ using Run = std::function<int()>;
 
 void add_store(CLI::App& app, Run& run);
 void add_kv(CLI::App& app, Run& run);
+void add_plan(CLI::App& app, Run& run);
 
 // The content of a token file, without the line end; nothing for an empty path.
 std::optional<std::string> read_token(const std::string& path);

@@ -36,6 +36,7 @@ int main_(int argc, char** argv) {
   Run run;
   add_store(app, run);
   add_kv(app, run);
+  add_plan(app, run);
   try {
     app.parse(argc, argv);
   } catch (const CLI::ParseError& error) {
