@@ -41,21 +41,6 @@ void copy_row(const std::byte* from, std::byte* to, std::size_t count, Caches ca
 template <std::size_t bytes>
 constexpr Cast copy_of = {copy_steps<bytes>, copy_row<bytes>};
 
-Cast copy_of_size(std::size_t bytes) {
-  switch (bytes) {
-    case 1:
-      return copy_of<1>;
-    case 2:
-      return copy_of<2>;
-    case 4:
-      return copy_of<4>;
-    case 8:
-      return copy_of<8>;
-    default:
-      return copy_of<16>;
-  }
-}
-
 template <typename From, typename To>
 constexpr Cast scalar_cast = {cast_steps<From, To>, cast_row<From, To>};
 
@@ -89,6 +74,21 @@ Cast look_up(const Table& casts, Dtype from, Dtype to) {
 }
 
 }  // namespace
+
+Cast copy_of_size(std::size_t bytes) {
+  switch (bytes) {
+    case 1:
+      return copy_of<1>;
+    case 2:
+      return copy_of<2>;
+    case 4:
+      return copy_of<4>;
+    case 8:
+      return copy_of<8>;
+    default:
+      return copy_of<16>;
+  }
+}
 
 Cast cast_between(Dtype from, Dtype to) { return look_up(fastest_casts, from, to); }
 

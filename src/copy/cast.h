@@ -22,7 +22,11 @@ struct Cast {
 // Error if the types differ and do not convert.
 Cast cast_between(Dtype from, Dtype to);
 
-// The same without SIMD, to test against.
+// Copies items of 1, 2, 4, 8 or 16 bytes, whatever they mean.
+constexpr std::size_t largest_copied_item = 16;
+Cast copy_of_size(std::size_t bytes);
+
+// cast_between without SIMD, to test against.
 Cast scalar_cast_between(Dtype from, Dtype to);
 
 }  // namespace tensorbus::copy
