@@ -2,6 +2,7 @@
 // float to nearest, ties to even.
 #pragma once
 
+#include <algorithm>
 #include <bit>
 #include <cstdint>
 
@@ -32,6 +33,7 @@ constexpr int mantissa_bits = 23;
 constexpr int bias = 127;
 constexpr std::uint32_t sign = 0x8000'0000;
 constexpr std::uint32_t infinity = 0x7F80'0000;
+constexpr std::uint32_t mantissa_mask = 0x007F'FFFF;
 constexpr std::uint32_t quiet = 0x0040'0000;
 }  // namespace float32
 
@@ -68,17 +70,21 @@ class SmallFloat {
   static constexpr std::uint32_t first_not_finite =
       Format::has_infinity ? exponent_mask << Format::mantissa_bits : sign_bit - 1U;
 
+  // Every case is calculated and one is chosen: without branches compilers make vectors of it.
   static constexpr std::uint32_t round_magnitude(std::uint32_t wide) {
-    if (wide > float32::infinity) return round_nan(wide);
     constexpr std::uint32_t smallest_normal = std::uint32_t{float32::bias - bias + 1}
                                               << float32::mantissa_bits;
-    if (wide < smallest_normal) return round_subnormal(wide);
+    constexpr std::uint32_t largest = Format::has_infinity ? first_not_finite : sign_bit - 2U;
+    const std::uint32_t normal = std::min(round_normal(wide), largest);
+    const std::uint32_t finite = wide < smallest_normal ? round_subnormal(wide) : normal;
+    return wide > float32::infinity ? round_nan(wide) : finite;
+  }
+
+  static constexpr std::uint32_t round_normal(std::uint32_t wide) {
     constexpr std::uint32_t rebias = std::uint32_t{float32::bias - bias} << float32::mantissa_bits;
     constexpr std::uint32_t below_half = (1U << (dropped_bits - 1)) - 1;
     const std::uint32_t odd = (wide >> dropped_bits) & 1U;
-    const std::uint32_t rounded = (wide - rebias + below_half + odd) >> dropped_bits;
-    if (rounded < first_not_finite) return rounded;
-    return Format::has_infinity ? first_not_finite : first_not_finite - 1;
+    return (wide - rebias + below_half + odd) >> dropped_bits;
   }
 
   static constexpr std::uint32_t round_nan(std::uint32_t wide) {
@@ -98,19 +104,17 @@ class SmallFloat {
   }
 
   static constexpr std::uint32_t widen_magnitude(std::uint32_t bits) {
-    if (bits >= first_not_finite) {
-      const std::uint32_t payload = (bits << dropped_bits) & ~float32::infinity & ~float32::sign;
-      const bool is_infinity = Format::has_infinity && payload == 0;
-      return float32::infinity | payload | (is_infinity ? 0 : float32::quiet);
-    }
-    if (bits >> Format::mantissa_bits == 0) {
-      // Exact: an integer of few bits times a power of two.
-      constexpr std::uint32_t unit = std::uint32_t{float32::bias - bias + 1 - Format::mantissa_bits}
-                                     << float32::mantissa_bits;
-      return std::bit_cast<std::uint32_t>(static_cast<float>(bits) * std::bit_cast<float>(unit));
-    }
     constexpr std::uint32_t rebias = std::uint32_t{float32::bias - bias} << float32::mantissa_bits;
-    return (bits << dropped_bits) + rebias;
+    const std::uint32_t normal = (bits << dropped_bits) + rebias;
+    // Exact: an integer of few bits times a power of two.
+    constexpr std::uint32_t unit = std::uint32_t{float32::bias - bias + 1 - Format::mantissa_bits}
+                                   << float32::mantissa_bits;
+    const auto subnormal = std::bit_cast<std::uint32_t>(
+        static_cast<float>(static_cast<std::int32_t>(bits)) * std::bit_cast<float>(unit));
+    const std::uint32_t payload = (bits << dropped_bits) & float32::mantissa_mask;
+    const std::uint32_t quiet = Format::has_infinity && payload == 0 ? 0 : float32::quiet;
+    const std::uint32_t finite = bits < (1U << Format::mantissa_bits) ? subnormal : normal;
+    return bits >= first_not_finite ? float32::infinity | payload | quiet : finite;
   }
 
   Bits bits_;
