@@ -16,7 +16,8 @@ namespace tensorbus {
 using Rank = std::int64_t;
 using Shape = std::vector<std::int64_t>;
 
-// The number of elements; Error if it does not fit into 63 bits or a size is negative.
+// The number of elements; Error if a size is negative or the sizes other than 0 multiply to more
+// than 2^60.
 std::int64_t element_count(const Shape& shape);
 
 std::string to_string(const Shape& shape);

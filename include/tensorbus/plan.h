@@ -6,10 +6,10 @@
 // Program is a stream bound to the strides of the tensors in memory, which may differ on each rank.
 #pragma once
 
+#include <compare>
 #include <cstddef>
 #include <cstdint>
 #include <memory>
-#include <optional>
 #include <span>
 #include <string>
 #include <vector>
@@ -32,7 +32,7 @@ using Spans = std::vector<Span>;
 struct Fold {
   ReduceOp op = ReduceOp::sum;
   std::int64_t count = 1;
-  friend bool operator==(const Fold&, const Fold&) = default;
+  friend auto operator<=>(const Fold&, const Fold&) = default;
 };
 
 // Who holds a piece: one rank or, for Partial, the ranks whose values reduce to it. folds[0]
@@ -43,7 +43,7 @@ struct Group {
   std::vector<Fold> folds;
 
   bool reduces() const noexcept { return ranks.size() > 1; }
-  friend bool operator==(const Group&, const Group&) = default;
+  friend auto operator<=>(const Group&, const Group&) = default;
 };
 
 // One overlap of a tensor: the product over the dimensions of their spans, in row-major order. A
@@ -135,9 +135,11 @@ struct Part {
 inline constexpr std::int64_t part_alignment = 16;
 inline constexpr std::int64_t default_chunk_bytes = std::int64_t{1} << 20;
 
-// All that one reader gets from one group over a batch: the parts packed one after the other, each
-// in row-major order of its piece, cut every `chunk_bytes`. No element crosses a cut. For a
-// reduction every member of the group packs this same stream from its own tensors.
+// All that one reader gets from one group over a batch: the parts packed one after the other and
+// cut every `chunk_bytes`; no element crosses a cut. A part is packed box by box, each box in
+// row-major order: in every dimension neighbouring spans of equal length and distance form one
+// stripe, and a box is a combination of stripes. For a reduction every member of the group packs
+// this same stream from its own tensors.
 struct Stream {
   Rank reader = 0;
   Group source;

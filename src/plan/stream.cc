@@ -1,0 +1,104 @@
+#include <algorithm>
+#include <map>
+
+#include "tensor/checked.h"
+#include "tensorbus/plan.h"
+
+namespace tensorbus::plan {
+namespace {
+
+using Shared = std::shared_ptr<const std::vector<Piece>>;
+
+// Tensors of one shape between the same two layouts have the same pieces: a model has few shapes.
+class PieceCache {
+ public:
+  template <typename Compute>
+  Shared get(const Plan& plan, Compute compute) {
+    Shared& pieces = known_[{&plan.tables().data(), plan.shape()}];
+    if (pieces == nullptr) pieces = std::make_shared<const std::vector<Piece>>(compute(plan));
+    return pieces;
+  }
+
+ private:
+  std::map<std::pair<const void*, Shape>, Shared> known_;
+};
+
+std::int64_t aligned(std::int64_t offset) {
+  return ceil_divide(checked_add(offset, part_alignment, "a stream"), part_alignment) *
+             part_alignment -
+         part_alignment;
+}
+
+void check_chunk_bytes(std::int64_t chunk_bytes) {
+  if (chunk_bytes > 0 && chunk_bytes % part_alignment == 0) return;
+  throw Error(Code::invalid_argument, "chunks of " + std::to_string(chunk_bytes) +
+                                          " bytes are not a positive multiple of " +
+                                          std::to_string(part_alignment));
+}
+
+void append(Stream& stream, std::size_t tensor, const Plan& plan, const Piece& piece) {
+  Part part;
+  part.tensor = tensor;
+  part.types = plan.types();
+  part.wire = plan.wire_dtype();
+  part.source_shape = plan.source().local_shape(plan.shape(), piece.source.ranks.front());
+  part.target_shape = plan.target().local_shape(plan.shape(), piece.target);
+  part.dims = piece.dims;
+  part.elements = piece.elements();
+  part.wire_offset = aligned(stream.wire_bytes);
+  const auto item = static_cast<std::int64_t>(item_bytes(part.wire));
+  const std::int64_t bytes = checked_multiply(part.elements, item, "a stream");
+  stream.wire_bytes = checked_add(part.wire_offset, bytes, "a stream");
+  stream.payload_bytes += bytes;
+  stream.parts.push_back(std::move(part));
+}
+
+template <typename Key>
+std::vector<Stream> values(std::map<Key, Stream> streams) {
+  std::vector<Stream> list;
+  list.reserve(streams.size());
+  for (auto& [key, stream] : streams) list.push_back(std::move(stream));
+  return list;
+}
+
+}  // namespace
+
+std::int64_t Stream::chunk_count() const noexcept { return ceil_divide(wire_bytes, chunk_bytes); }
+
+std::vector<Stream> read_streams(std::span<const Plan> batch, Rank reader,
+                                 std::int64_t chunk_bytes) {
+  check_chunk_bytes(chunk_bytes);
+  PieceCache cache;
+  std::map<Group, Stream> streams;
+  for (std::size_t tensor = 0; tensor < batch.size(); ++tensor) {
+    const Plan& plan = batch[tensor];
+    if (!plan.target().mesh().contains(reader)) continue;
+    const Shared pieces = cache.get(plan, [&](const Plan& any) { return any.reads(reader); });
+    for (const Piece& piece : *pieces) {
+      Stream& stream = streams[piece.source];
+      if (stream.parts.empty()) stream = {reader, piece.source, {}, chunk_bytes, 0, 0};
+      append(stream, tensor, plan, piece);
+    }
+  }
+  return values(std::move(streams));
+}
+
+std::vector<Stream> serve_streams(std::span<const Plan> batch, Rank source,
+                                  std::int64_t chunk_bytes) {
+  check_chunk_bytes(chunk_bytes);
+  PieceCache cache;
+  std::map<std::pair<Rank, Group>, Stream> streams;
+  for (std::size_t tensor = 0; tensor < batch.size(); ++tensor) {
+    const Plan& plan = batch[tensor];
+    if (!plan.source().mesh().contains(source)) continue;
+    const Shared pieces = cache.get(plan, [&](const Plan& any) { return any.serves(source); });
+    for (const Piece& piece : *pieces) {
+      Stream& stream = streams[{piece.target, piece.source}];
+      if (stream.parts.empty()) stream = {piece.target, piece.source, {}, chunk_bytes, 0, 0};
+      append(stream, tensor, plan, piece);
+    }
+  }
+  return values(std::move(streams));
+}
+
+}  // namespace tensorbus::plan
