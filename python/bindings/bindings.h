@@ -17,6 +17,8 @@ namespace nb = nanobind;
 
 void bind_errors(nb::module_& module);
 void bind_log(nb::module_& module);
+void bind_redistribute(nb::module_& module);
+void bind_tensors(nb::module_& module);
 
 // Ends the calling Python function with the exception that belongs to this status.
 [[noreturn]] void raise(const Status& status);

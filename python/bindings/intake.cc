@@ -1,7 +1,7 @@
 #include "intake.h"
 
+#include <algorithm>
 #include <array>
-#include <limits>
 
 #include "dlpack.h"
 
@@ -83,7 +83,8 @@ class Intake {
   explicit Intake(const std::function<std::string(std::size_t)>& name) : name_(name) {}
 
   TensorList take(nb::handle sequence) {
-    const nb::object items = nb::steal(PySequence_Fast(sequence.ptr(), "expected a list of tensors"));
+    const nb::object items =
+        nb::steal(PySequence_Fast(sequence.ptr(), "expected a list of tensors"));
     if (!items.is_valid()) throw nb::python_error();
     const auto count = static_cast<std::size_t>(PySequence_Fast_GET_SIZE(items.ptr()));
     list_.records_.reserve(count);
@@ -109,6 +110,7 @@ class Intake {
     dlpack::Tensor tensor;
     if (api_->tensor_from_object(object, &tensor) != 0) fail_with_python_error();
     add_view(tensor, false);
+    check_lazy_flags(object);
   }
 
   void add_by_method(PyObject* object) {
@@ -126,16 +128,16 @@ class Intake {
       return add_view(versioned->tensor, (versioned->flags & dlpack::flag_read_only) != 0);
     }
     if (PyCapsule_IsValid(capsule.ptr(), "dltensor") == 0) fail("gives no DLPack capsule");
-    const auto* managed = static_cast<const dlpack::ManagedTensor*>(
-        PyCapsule_GetPointer(capsule.ptr(), "dltensor"));
+    const auto* managed =
+        static_cast<const dlpack::ManagedTensor*>(PyCapsule_GetPointer(capsule.ptr(), "dltensor"));
     add_view(managed->tensor, false);
   }
 
   nb::object capsule_of(const nb::object& object) {
     try {
       try {
-        return object.attr("__dlpack__")(
-            nb::arg("max_version") = nb::make_tuple(dlpack::major_version, 0));
+        return object.attr("__dlpack__")(nb::arg("max_version") =
+                                             nb::make_tuple(dlpack::major_version, 0));
       } catch (const nb::python_error& error) {
         if (!error.matches(PyExc_TypeError)) throw;
         return object.attr("__dlpack__")();  // older than version 1
@@ -161,37 +163,52 @@ class Intake {
     if (data != nullptr) data += tensor.byte_offset;
     const auto dims = static_cast<std::size_t>(tensor.dims);
     const std::size_t first = list_.extents_.size();
-    list_.extents_.insert(list_.extents_.end(), tensor.shape, tensor.shape + dims);
-    add_strides(tensor, dims);
-    list_.records_.push_back(
-        {data, *dtype, read_only, static_cast<std::uint32_t>(dims), first});
-    if (data == nullptr && !list_[list_.size() - 1].empty()) {
+    list_.extents_.resize(first + 2 * dims);
+    std::int64_t* const shape = list_.extents_.data() + first;
+    std::copy_n(tensor.shape, dims, shape);
+    if (tensor.strides != nullptr) {
+      std::copy_n(tensor.strides, dims, shape + dims);
+    } else {
+      fill_dense_strides(shape, dims);
+    }
+    if (data == nullptr && std::count(shape, shape + dims, 0) == 0) {
       fail("has no memory; of a DTensor pass to_local()");
     }
+    list_.records_.push_back({data, *dtype, read_only, static_cast<std::uint32_t>(dims), first});
   }
 
-  void add_strides(const dlpack::Tensor& tensor, std::size_t dims) {
-    if (tensor.strides != nullptr) {
-      list_.extents_.insert(list_.extents_.end(), tensor.strides, tensor.strides + dims);
-      return;
-    }
-    list_.extents_.resize(list_.extents_.size() + dims);
+  static void fill_dense_strides(std::int64_t* shape, std::size_t dims) {
     std::int64_t stride = 1;
-    for (std::size_t back = 1; back <= dims; ++back) {
-      list_.extents_[list_.extents_.size() - back] = stride;
-      stride *= tensor.shape[dims - back];
+    for (std::size_t dim = dims; dim-- > 0; stride *= shape[dim]) shape[dims + dim] = stride;
+  }
+
+  // torch may keep a conjugation or a negation as a flag that DLPack does not carry. Such tensors
+  // are complex or the imaginary part of one, whose elements never lie side by side.
+  void check_lazy_flags(nb::handle object) const {
+    const TensorView view = list_[list_.size() - 1];
+    const bool complex = view.dtype >= Dtype::complex32 && view.dtype <= Dtype::complex128;
+    const bool spaced = std::ranges::count(view.strides, 1) == 0 && is_floating_point(view.dtype);
+    if (!complex && !spaced) return;
+    for (const char* flag : {"is_conj", "is_neg"}) {
+      if (nb::hasattr(object, flag) && nb::cast<bool>(object.attr(flag)())) {
+        fail_about(list_.size() - 1, std::string("is a view with ") + flag +
+                                         "() set; pass resolve_conj().resolve_neg()");
+      }
     }
   }
 
-  [[noreturn]] void fail(const std::string& what) const {
-    throw Error(Code::invalid_argument, name_(list_.records_.size()) + " " + what);
+  [[noreturn]] void fail(const std::string& what) const { fail_about(list_.size(), what); }
+
+  [[noreturn]] void fail_about(std::size_t index, const std::string& what) const {
+    throw Error(Code::invalid_argument, name_(index) + " " + what);
   }
 
   [[noreturn]] void fail_with_python_error() const {
     nb::python_error error;
-    nb::raise_from(error, PyExc_ValueError, "%s cannot be read: %s",
-                   name_(list_.records_.size()).c_str(),
-                   nb::str(error.value()).c_str());
+    const std::string message = nb::str(error.value()).c_str();
+    // torch adds its C++ stack after the first line.
+    nb::raise_from(error, PyExc_ValueError, "%s cannot be read: %s", name_(list_.size()).c_str(),
+                   message.substr(0, message.find('\n')).c_str());
   }
 
   const std::function<std::string(std::size_t)>& name_;

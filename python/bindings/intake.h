@@ -31,8 +31,8 @@ class TensorList {
   std::vector<std::int64_t> extents_;
 };
 
-// Reads each item of a list or tuple once. `name` says what to call item i in the ValueError for one
-// that is no tensor, not in the memory of the CPU, or of a type that we do not have.
+// Reads each item of a list or tuple once. `name` says what to call item i in the ValueError for
+// one that is no tensor, not in the memory of the CPU, or of a type that we do not have.
 TensorList take_in(nb::handle sequence, const std::function<std::string(std::size_t)>& name);
 
 }  // namespace tensorbus::python

@@ -31,12 +31,16 @@ class Side {
 
   Dtype dtype() const { return views_.front().dtype; }
 
-  Shape global_shape() const {
-    return explaining([&] { return tensorbus::global_shape(layout_, local_shapes()); });
+  Shape global_shape() const try {
+    return tensorbus::global_shape(layout_, local_shapes());
+  } catch (const Error& error) {
+    fail(error.what());
   }
 
-  void check_shape(const Shape& shape) const {
-    explaining([&] { check_local_shapes(layout_, shape, local_shapes()); });
+  void check_shape(const Shape& shape) const try {
+    check_local_shapes(layout_, shape, local_shapes());
+  } catch (const Error& error) {
+    fail(error.what());
   }
 
   void check_writable() const {
@@ -58,16 +62,6 @@ class Side {
  private:
   [[noreturn]] void fail(const std::string& message) const {
     throw Error(Code::invalid_argument, name_ + ": " + message);
-  }
-
-  // Says which side an error is about.
-  template <typename Check>
-  auto explaining(Check check) const {
-    try {
-      return check();
-    } catch (const Error& error) {
-      fail(error.what());
-    }
   }
 
   std::vector<Shape> local_shapes() const {
@@ -133,13 +127,13 @@ void run_stream(const plan::Stream& stream, const Side& source, const Side& targ
 
 void redistribute(const Layout& source_layout, std::span<const TensorView> from,
                   const Layout& target_layout, std::span<const TensorView> to) {
+  const plan::Tables tables(source_layout, target_layout);
   const Side source("source", source_layout, from);
   const Side target("target", target_layout, to);
   const Shape shape = source.global_shape();
   target.check_shape(shape);
   target.check_writable();
-  const plan::Plan batch[] = {
-      plan::make(source_layout, target_layout, shape, {source.dtype(), target.dtype()})};
+  const plan::Plan batch[] = {plan::Plan(tables, shape, {source.dtype(), target.dtype()})};
   for (const Rank reader : target_layout.mesh().ranks()) {
     for (const plan::Stream& stream : plan::read_streams(batch, reader)) {
       run_stream(stream, source, target);
