@@ -16,7 +16,9 @@ namespace tensorbus::python {
 namespace nb = nanobind;
 
 void bind_errors(nb::module_& module);
+void bind_layout(nb::module_& module);
 void bind_log(nb::module_& module);
+void bind_plan(nb::module_& module);
 void bind_redistribute(nb::module_& module);
 void bind_tensors(nb::module_& module);
 

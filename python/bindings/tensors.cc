@@ -27,9 +27,11 @@ void bind_tensors(nb::module_& module) {
             new (place) TensorList(take_in(
                 tensors, [](std::size_t index) { return "tensor " + std::to_string(index); }));
           },
-          nb::arg("tensors"))
+          nb::arg("tensors"), nb::sig("def __init__(self, tensors: list[object]) -> None"))
       .def("__len__", &TensorList::size)
       .def("__getitem__", &describe, nb::arg("index"),
+           nb::sig("def __getitem__(self, index: int) -> "
+                   "tuple[int, str, tuple[int, ...], tuple[int, ...], bool]"),
            "(address, dtype, shape, strides, read-only)");
 }
 

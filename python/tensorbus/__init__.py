@@ -3,20 +3,37 @@
 from tensorbus._core import (
     AuthenticationError,
     CancelledError,
+    Partial,
     PeerLostError,
+    Piece,
+    Plan,
     QueueFullError,
+    Replicate,
+    Shard,
+    StridedShard,
     UnsupportedError,
     set_log_level,
 )
+from tensorbus.layout import Layout, plan
+from tensorbus.redistribution import redistribute
 
 __version__ = "0.1.0"
 
 __all__ = [
     "AuthenticationError",
     "CancelledError",
+    "Layout",
+    "Partial",
     "PeerLostError",
+    "Piece",
+    "Plan",
     "QueueFullError",
+    "Replicate",
+    "Shard",
+    "StridedShard",
     "UnsupportedError",
     "__version__",
+    "plan",
+    "redistribute",
     "set_log_level",
 ]

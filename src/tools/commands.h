@@ -19,4 +19,6 @@ enum ExitCode : int {
 
 using Run = std::function<int()>;
 
+void add_plan(CLI::App& app, Run& run);
+
 }  // namespace tensorbus::tools
