@@ -48,13 +48,11 @@ void redistribute(const Layout& source, const nb::dict& source_tensors, const La
 }  // namespace
 
 void bind_redistribute(nb::module_& module) {
-  module.def(
-      "redistribute", &redistribute, nb::arg("source"), nb::arg("source_tensors"),
-      nb::arg("target"), nb::arg("target_tensors"),
-      "Copies a tensor from the local tensors of one layout into those of another, inside\n"
-      "this process. Both dicts map every rank of their layout to its local tensor on the\n"
-      "CPU. The targets' contents are replaced and converted to the targets' type; they may\n"
-      "not share memory with the sources.");
+  module.def("redistribute", &redistribute, nb::arg("source"), nb::arg("source_tensors"),
+             nb::arg("target"), nb::arg("target_tensors"),
+             nb::sig("def redistribute(source: Layout, source_tensors: dict[int, object], "
+                     "target: Layout, target_tensors: dict[int, object]) -> None"),
+             "Every rank of a layout has one local tensor. See tensorbus.redistribute.");
 }
 
 }  // namespace tensorbus::python
