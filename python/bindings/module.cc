@@ -8,5 +8,7 @@ NB_MODULE(_core, module) {
   tensorbus::python::bind_store(module);
   tensorbus::python::bind_layout(module);
   tensorbus::python::bind_plan(module);
+  tensorbus::python::bind_tensors(module);
+  tensorbus::python::bind_redistribute(module);
   tensorbus::config::start();
 }

@@ -17,6 +17,7 @@ from tensorbus.errors import (
     UnsupportedError,
 )
 from tensorbus.layout import Layout, plan
+from tensorbus.redistribution import redistribute
 
 __version__ = "0.1.0"
 
@@ -35,5 +36,6 @@ __all__ = [
     "UnsupportedError",
     "__version__",
     "plan",
+    "redistribute",
     "set_log_level",
 ]

@@ -1,0 +1,231 @@
+#include "intake.h"
+
+#include <algorithm>
+#include <array>
+
+#include "dlpack.h"
+
+namespace tensorbus::python {
+namespace {
+
+struct KnownType {
+  dlpack::DataType dlpack;
+  Dtype dtype;
+};
+
+constexpr std::array known_types = {
+    KnownType{{2, 64, 1}, Dtype::float64},
+    KnownType{{2, 32, 1}, Dtype::float32},
+    KnownType{{2, 16, 1}, Dtype::float16},
+    KnownType{{4, 16, 1}, Dtype::bfloat16},
+    KnownType{{10, 8, 1}, Dtype::float8_e4m3fn},
+    KnownType{{12, 8, 1}, Dtype::float8_e5m2},
+    KnownType{{0, 8, 1}, Dtype::int8},
+    KnownType{{0, 16, 1}, Dtype::int16},
+    KnownType{{0, 32, 1}, Dtype::int32},
+    KnownType{{0, 64, 1}, Dtype::int64},
+    KnownType{{1, 8, 1}, Dtype::uint8},
+    KnownType{{6, 8, 1}, Dtype::bool_},
+    KnownType{{1, 16, 1}, Dtype::uint16},
+    KnownType{{1, 32, 1}, Dtype::uint32},
+    KnownType{{1, 64, 1}, Dtype::uint64},
+    KnownType{{5, 32, 1}, Dtype::complex32},
+    KnownType{{5, 64, 1}, Dtype::complex64},
+    KnownType{{5, 128, 1}, Dtype::complex128},
+    KnownType{{11, 8, 1}, Dtype::float8_e4m3fnuz},
+    KnownType{{13, 8, 1}, Dtype::float8_e5m2fnuz},
+    KnownType{{14, 8, 1}, Dtype::float8_e8m0fnu},
+    KnownType{{17, 4, 2}, Dtype::float4_e2m1fn_x2},
+};
+
+std::optional<Dtype> dtype_of(dlpack::DataType type) {
+  for (const KnownType& known : known_types) {
+    if (known.dlpack == type) return known.dtype;
+  }
+  return std::nullopt;
+}
+
+const char* name_of_device(std::int32_t type) {
+  switch (type) {
+    case 2:
+      return "CUDA";
+    case 8:
+      return "Metal";
+    case 10:
+      return "ROCm";
+    case 14:
+      return "oneAPI";
+    default:
+      return "another device";
+  }
+}
+
+// The type's function table, or null. Lives as long as its framework.
+const dlpack::ExchangeApi* exchange_api_of(PyTypeObject* type) {
+  const nb::object capsule = nb::steal(
+      PyObject_GetAttrString(reinterpret_cast<PyObject*>(type), "__dlpack_c_exchange_api__"));
+  if (!capsule.is_valid()) {
+    PyErr_Clear();
+    return nullptr;
+  }
+  const auto* api = static_cast<const dlpack::ExchangeApi*>(
+      PyCapsule_GetPointer(capsule.ptr(), "dlpack_exchange_api"));
+  if (api == nullptr) PyErr_Clear();
+  while (api != nullptr && api->version.major != dlpack::major_version) api = api->previous;
+  return api != nullptr && api->tensor_from_object != nullptr ? api : nullptr;
+}
+
+}  // namespace
+
+// One pass over a sequence.
+class Intake {
+ public:
+  explicit Intake(const std::function<std::string(std::size_t)>& name) : name_(name) {}
+
+  TensorList take(nb::handle sequence) {
+    const nb::object items =
+        nb::steal(PySequence_Fast(sequence.ptr(), "expected a list of tensors"));
+    if (!items.is_valid()) throw nb::python_error();
+    const auto count = static_cast<std::size_t>(PySequence_Fast_GET_SIZE(items.ptr()));
+    list_.records_.reserve(count);
+    list_.extents_.reserve(count * 4);
+    for (std::size_t i = 0; i < count; ++i) {
+      // A fallback runs Python code, which may shorten the list.
+      if (i >= static_cast<std::size_t>(PySequence_Fast_GET_SIZE(items.ptr()))) {
+        fail("was removed from the list while it was read");
+      }
+      add(PySequence_Fast_GET_ITEM(items.ptr(), static_cast<Py_ssize_t>(i)));
+    }
+    return std::move(list_);
+  }
+
+ private:
+  void add(PyObject* object) {
+    // Neighbours nearly always have the same type.
+    if (Py_TYPE(object) != type_) {
+      type_ = Py_TYPE(object);
+      api_ = exchange_api_of(type_);
+    }
+    if (api_ == nullptr) return add_by_method(object);
+    dlpack::Tensor tensor;
+    if (api_->tensor_from_object(object, &tensor) != 0) fail_with_python_error();
+    add_view(tensor, false);
+    check_lazy_flags(object);
+  }
+
+  void add_by_method(PyObject* object) {
+    const nb::object keep = nb::borrow(object);
+    if (!nb::hasattr(keep, "__dlpack__")) {
+      fail(std::string("is no tensor but a ") + Py_TYPE(object)->tp_name);
+    }
+    // The capsule lives until its tensor is read; the memory is the object's own and lives on.
+    const nb::object capsule = capsule_of(keep);
+    if (PyCapsule_IsValid(capsule.ptr(), "dltensor_versioned") != 0) {
+      const auto* versioned = static_cast<const dlpack::VersionedTensor*>(
+          PyCapsule_GetPointer(capsule.ptr(), "dltensor_versioned"));
+      if (versioned->version.major != dlpack::major_version) fail("speaks another DLPack version");
+      if ((versioned->flags & dlpack::flag_copied) != 0) fail("gives only copies of its memory");
+      return add_view(versioned->tensor, (versioned->flags & dlpack::flag_read_only) != 0);
+    }
+    if (PyCapsule_IsValid(capsule.ptr(), "dltensor") == 0) fail("gives no DLPack capsule");
+    const auto* managed =
+        static_cast<const dlpack::ManagedTensor*>(PyCapsule_GetPointer(capsule.ptr(), "dltensor"));
+    add_view(managed->tensor, false);
+  }
+
+  nb::object capsule_of(const nb::object& object) {
+    try {
+      try {
+        return object.attr("__dlpack__")(nb::arg("max_version") =
+                                             nb::make_tuple(dlpack::major_version, 0));
+      } catch (const nb::python_error& error) {
+        if (!error.matches(PyExc_TypeError)) throw;
+        return object.attr("__dlpack__")();  // older than version 1
+      }
+    } catch (nb::python_error& error) {
+      error.restore();
+      fail_with_python_error();
+    }
+  }
+
+  void add_view(const dlpack::Tensor& tensor, bool read_only) {
+    const std::int32_t device = tensor.device.type;
+    if (device != dlpack::cpu && device != dlpack::cuda_host && device != dlpack::rocm_host) {
+      fail(std::string("is on ") + name_of_device(device) + "; only CPU tensors can be moved");
+    }
+    const std::optional<Dtype> dtype = dtype_of(tensor.dtype);
+    if (!dtype) {
+      fail("has an unknown type (DLPack code " + std::to_string(tensor.dtype.code) + ", " +
+           std::to_string(tensor.dtype.bits) + " bits, " + std::to_string(tensor.dtype.lanes) +
+           " lanes)");
+    }
+    auto* data = static_cast<std::byte*>(tensor.data);
+    if (data != nullptr) data += tensor.byte_offset;
+    const auto dims = static_cast<std::size_t>(tensor.dims);
+    const std::size_t first = list_.extents_.size();
+    list_.extents_.resize(first + 2 * dims);
+    std::int64_t* const shape = list_.extents_.data() + first;
+    std::copy_n(tensor.shape, dims, shape);
+    if (tensor.strides != nullptr) {
+      std::copy_n(tensor.strides, dims, shape + dims);
+    } else {
+      fill_dense_strides(shape, dims);
+    }
+    if (data == nullptr && std::count(shape, shape + dims, 0) == 0) {
+      fail("has no memory; of a DTensor pass to_local()");
+    }
+    list_.records_.push_back({data, *dtype, read_only, static_cast<std::uint32_t>(dims), first});
+  }
+
+  static void fill_dense_strides(std::int64_t* shape, std::size_t dims) {
+    std::int64_t stride = 1;
+    for (std::size_t dim = dims; dim-- > 0; stride *= shape[dim]) shape[dims + dim] = stride;
+  }
+
+  // torch may keep a conjugation or a negation as a flag that DLPack does not carry. Such tensors
+  // are complex or the imaginary part of one, whose elements never lie side by side.
+  void check_lazy_flags(nb::handle object) const {
+    const TensorView view = list_[list_.size() - 1];
+    const bool complex = view.dtype >= Dtype::complex32 && view.dtype <= Dtype::complex128;
+    const bool spaced = std::ranges::count(view.strides, 1) == 0 && is_floating_point(view.dtype);
+    if (!complex && !spaced) return;
+    for (const char* flag : {"is_conj", "is_neg"}) {
+      if (nb::hasattr(object, flag) && nb::cast<bool>(object.attr(flag)())) {
+        fail_about(list_.size() - 1, std::string("is a view with ") + flag +
+                                         "() set; pass resolve_conj().resolve_neg()");
+      }
+    }
+  }
+
+  [[noreturn]] void fail(const std::string& what) const { fail_about(list_.size(), what); }
+
+  [[noreturn]] void fail_about(std::size_t index, const std::string& what) const {
+    throw Error(Code::invalid_argument, name_(index) + " " + what);
+  }
+
+  [[noreturn]] void fail_with_python_error() const {
+    nb::python_error error;
+    const std::string message = nb::str(error.value()).c_str();
+    // torch adds its C++ stack after the first line.
+    nb::raise_from(error, PyExc_ValueError, "%s cannot be read: %s", name_(list_.size()).c_str(),
+                   message.substr(0, message.find('\n')).c_str());
+  }
+
+  const std::function<std::string(std::size_t)>& name_;
+  TensorList list_;
+  PyTypeObject* type_ = nullptr;
+  const dlpack::ExchangeApi* api_ = nullptr;
+};
+
+TensorView TensorList::operator[](std::size_t index) const {
+  const Record& record = records_[index];
+  const std::span<const std::int64_t> extents(extents_);
+  return {record.data, record.dtype, extents.subspan(record.first, record.dims),
+          extents.subspan(record.first + record.dims, record.dims), record.read_only};
+}
+
+TensorList take_in(nb::handle sequence, const std::function<std::string(std::size_t)>& name) {
+  return Intake(name).take(sequence);
+}
+
+}  // namespace tensorbus::python
