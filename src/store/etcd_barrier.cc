@@ -1,14 +1,11 @@
 #include "store/etcd_barrier.h"
 
 #include <fmt/format.h>
-#include <fmt/ranges.h>
 
-#include <algorithm>
 #include <charconv>
-#include <optional>
-#include <set>
 
 #include "base/log.h"
+#include "store/barriers.h"
 #include "store/etcd_stream.h"
 
 namespace tensorbus::store::etcd {
@@ -16,7 +13,6 @@ namespace {
 
 // How long a member whose time is up may take to tell the others.
 constexpr std::chrono::seconds withdraw_limit{1};
-constexpr std::size_t max_named = 20;
 
 // Without "/", so that no barrier's keys lie among those of another.
 std::string escaped(const std::string& name) {
@@ -31,20 +27,21 @@ std::string escaped(const std::string& name) {
   return safe;
 }
 
-std::optional<std::size_t> as_rank(const std::string& member, std::size_t count) {
-  std::size_t rank = 0;
-  const char* end = member.data() + member.size();
-  const auto parsed = std::from_chars(member.data(), end, rank);
-  if (parsed.ec != std::errc() || parsed.ptr != end || rank >= count) return std::nullopt;
-  return rank;
+// What a member's key holds: the count it came for, and its name.
+std::string arrival(std::size_t count, const std::string& member) {
+  return fmt::format("{} {}", count, member);
 }
 
-std::string listed(const std::vector<std::string>& names) {
-  const std::size_t shown = std::min(names.size(), max_named);
-  std::string text = fmt::format(
-      "{}", fmt::join(names.begin(), names.begin() + static_cast<std::ptrdiff_t>(shown), ", "));
-  if (shown < names.size()) text += fmt::format(" and {} more", names.size() - shown);
-  return text;
+struct Arrival {
+  std::size_t count = 0;
+  std::string member;
+};
+Arrival parse_arrival(const std::string& text) {
+  Arrival parsed;
+  const char* end = text.data() + text.size();
+  const char* space = std::from_chars(text.data(), end, parsed.count).ptr;
+  if (space < end) parsed.member.assign(space + 1, end);
+  return parsed;
 }
 
 }  // namespace
@@ -70,6 +67,12 @@ void Barrier::pass(const Call& call) {
     while (true) {
       const View view = look(call);
       if (!view.inside && view.present) return;
+      if (view.inside && view.wanted != count_) {
+        throw Error(Code::invalid_argument,
+                    fmt::format("barrier \"{}\" is for {} members; a newcomer says that it is for "
+                                "{}",
+                                name_, view.wanted, count_));
+      }
       if (!view.inside) {
         arrive(call);
       } else if (view.arrived >= count_) {
@@ -89,7 +92,7 @@ void Barrier::arrive(const Call& call) {
     presence_ = leases_.presence(call);
     own_ = base_ + "in/" + random_name();
     Transaction transaction;
-    transaction.success.push_back(put(own_, member_, presence_->lease->id));
+    transaction.success.push_back(put(own_, arrival(count_, member_), presence_->lease->id));
     try {
       link_->session.write(transaction, call);
       return;
@@ -100,27 +103,34 @@ void Barrier::arrive(const Call& call) {
   }
 }
 
-Barrier::View Barrier::look(const Call& call) {
+Json Barrier::arrivals_by_age() const {
   Json arrivals = range(KeyRange::prefix(base_ + "in/"));
-  arrivals["request_range"]["count_only"] = true;
+  arrivals["request_range"]["sort_target"] = "CREATE";
+  arrivals["request_range"]["sort_order"] = "ASCEND";
+  return arrivals;
+}
+
+Barrier::View Barrier::look(const Call& call) {
+  Json oldest = arrivals_by_age();
+  oldest["request_range"]["limit"] = "1";
   const Json question = {
       {"success", Json::array({range(KeyRange::one(own_), true),
-                               range(KeyRange::one(presence_->key), true), std::move(arrivals)})}};
+                               range(KeyRange::one(presence_->key), true), std::move(oldest)})}};
   const Json answer = link_->gateway.call("/v3/kv/txn", question, call).json;
   View view;
   view.inside = number(response_at(answer, 0, "response_range"), "count") > 0;
   view.present = number(response_at(answer, 1, "response_range"), "count") > 0;
-  view.arrived =
-      static_cast<std::size_t>(number(response_at(answer, 2, "response_range"), "count"));
+  const Json& arrivals = response_at(answer, 2, "response_range");
+  view.arrived = static_cast<std::size_t>(number(arrivals, "count"));
+  const auto oldest_members = key_values(arrivals);
+  view.wanted = oldest_members.empty() ? count_ : parse_arrival(oldest_members[0].value).count;
   view.revision = revision_of(answer);
   return view;
 }
 
 void Barrier::release(const Call& call) {
   const std::string turn = base_ + "turn";
-  Json oldest = range(KeyRange::prefix(base_ + "in/"), true);
-  oldest["request_range"]["sort_target"] = "CREATE";
-  oldest["request_range"]["sort_order"] = "ASCEND";
+  Json oldest = arrivals_by_age();
   oldest["request_range"]["limit"] = std::to_string(count_);
   const Json question = {
       {"success", Json::array({range(KeyRange::one(turn), true), std::move(oldest)})}};
@@ -171,26 +181,17 @@ void Barrier::leave(const Status& reason) {
               name_, error.what());
   }
   if (reason.code != Code::timeout) throw Error(reason);
-  throw Error(Code::timeout, fmt::format("barrier \"{}\" timed out: {}", name_, missing));
+  throw Error(Code::timeout, "timed out; " + missing);
 }
 
 std::string Barrier::who_is_missing(const Call& call) {
-  const Json question = range(KeyRange::prefix(base_ + "in/"))["request_range"];
+  const Json question = arrivals_by_age()["request_range"];
   std::vector<std::string> arrived;
-  std::set<std::size_t> ranks;
-  for (const KeyValue& member :
+  for (const KeyValue& found :
        key_values(link_->gateway.call("/v3/kv/range", question, call).json)) {
-    arrived.push_back(member.value);
-    if (const auto rank = as_rank(member.value, count_)) ranks.insert(*rank);
+    arrived.push_back(parse_arrival(found.value).member);
   }
-  std::sort(arrived.begin(), arrived.end());
-  std::string text = fmt::format("{} of {} arrived ({})", arrived.size(), count_, listed(arrived));
-  if (ranks.size() != arrived.size()) return text;
-  std::vector<std::string> missing;
-  for (std::size_t rank = 0; rank < count_; ++rank) {
-    if (!ranks.contains(rank)) missing.push_back(std::to_string(rank));
-  }
-  return text + "; missing: " + listed(missing);
+  return describe_arrivals(name_, count_, std::move(arrived));
 }
 
 }  // namespace tensorbus::store::etcd

@@ -26,10 +26,12 @@ class Barrier {
     bool inside = false;   // this member's key is there
     bool present = false;  // and so is its lease
     std::size_t arrived = 0;
+    std::size_t wanted = 0;  // what the oldest of them came for
     std::int64_t revision = 0;
   };
 
   void arrive(const Call& call);
+  Json arrivals_by_age() const;
   View look(const Call& call);
   void release(const Call& call);
   void await_change(std::int64_t after_revision, const Call& call);

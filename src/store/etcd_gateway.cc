@@ -72,7 +72,10 @@ Answer Gateway::call_with_token(const std::string& path, const std::string& body
       }
       resent = resent || outcome.sent;
     } else {
-      if (call.deadline.expired()) throw_at_deadline(cause, true);
+      if (call.deadline.expired()) {
+        reachable_ = false;
+        throw_at_deadline(cause, true);
+      }
       failure = {Failure::Next::other_host, Code::unreachable, {}, "no answer for 5 s"};
       resent = true;
     }

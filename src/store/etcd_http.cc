@@ -7,7 +7,10 @@
 #include <sys/socket.h>
 
 #include <csignal>
+#include <nlohmann/json.hpp>
 #include <optional>
+
+#include "os/fork.h"
 
 namespace tensorbus::store::etcd {
 namespace {
@@ -87,7 +90,11 @@ class HttpConnection {
     httplib::Request request = make_request(exchange, outcome, response);
     usable_ = false;
     usable_ = client_.send(request, response, error);
-    if (usable_) {
+    // etcd's errors end with a trailer, which this library takes for a broken answer although it
+    // has read all of it.
+    const bool whole_error =
+        !usable_ && response.status >= 400 && nlohmann::json::accept(outcome.body);
+    if (usable_ || whole_error) {
       outcome.status = response.status;
     } else {
       outcome.cause = describe(error);
@@ -132,7 +139,9 @@ class HttpConnection {
 };
 
 Exchange::Exchange(HttpRequest request, std::shared_ptr<Receiver> receiver)
-    : request_(std::move(request)), receiver_(std::move(receiver)) {}
+    : request_(std::move(request)),
+      receiver_(std::move(receiver)),
+      generation_(os::fork_generation()) {}
 
 bool Exchange::wait(const Call& call) {
   return signal_.wait(call, [this] { return done_; });
@@ -141,6 +150,8 @@ bool Exchange::wait(const Call& call) {
 void Exchange::abandon() noexcept {
   const std::lock_guard lock(signal_.mutex);
   abandoned_ = true;
+  // A forked child shares the connection with its parent, who still uses it.
+  if (os::fork_generation() != generation_) return;
   if (socket_) ::shutdown(socket_->get(), SHUT_RDWR);
 }
 

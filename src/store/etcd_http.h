@@ -60,6 +60,7 @@ class Exchange {
 
   const HttpRequest request_;
   const std::shared_ptr<Receiver> receiver_;
+  const unsigned generation_;
   Signal signal_;
   bool abandoned_ = false;
   bool done_ = false;

@@ -13,6 +13,8 @@ constexpr std::chrono::seconds presence_time_to_live{10};
 // One lease must not hold up the others while etcd is silent.
 constexpr std::chrono::seconds keep_alive_limit{2};
 
+Duration keep_alive_interval(const LeaseState& lease) { return Duration(lease.time_to_live) / 3; }
+
 Json lease_id(const LeaseState& lease) { return {{"ID", std::to_string(lease.id)}}; }
 
 }  // namespace
@@ -41,7 +43,7 @@ std::shared_ptr<LeaseState> Leases::take(std::chrono::seconds time_to_live, bool
   lease->refreshed = now();
   lease->time_to_live =
       std::chrono::seconds(grant_lease(link_->gateway, lease->id, time_to_live.count(), call));
-  lease->due = lease->refreshed + lease->time_to_live / 3;
+  lease->due = lease->refreshed + keep_alive_interval(*lease);
   return lease;
 }
 
@@ -120,6 +122,16 @@ void Leases::forget(const std::string& key) {
   }
 }
 
+void Leases::revise(const std::string& key, const std::string& value) {
+  const std::lock_guard lock(signal_.mutex);
+  for (const auto& lease : owned_) {
+    const std::lock_guard lease_lock(lease->mutex);
+    if (const auto found = lease->entries.find(key); found != lease->entries.end()) {
+      found->second = value;
+    }
+  }
+}
+
 std::shared_ptr<Presence> Leases::presence(const Call& call) {
   {
     const std::lock_guard lock(signal_.mutex);
@@ -191,7 +203,7 @@ void Leases::run() {
         if (stopped_) return;
         continue;
       }
-      const auto interval = lease->time_to_live / 3;
+      const Duration interval = keep_alive_interval(*lease);
       const Duration limit = std::min<Duration>(interval, keep_alive_limit);
       lease->due = now() + interval;
       if (!refresh(*lease, background.until(Deadline::after(limit)))) {

@@ -54,6 +54,8 @@ class Leases {
   // Which keys come back with their lease. `lease` is null for keys that were set without one.
   void remember(LeaseState* lease, std::span<const Entry> entries);
   void forget(const std::string& key);
+  // The key changed and kept its lease.
+  void revise(const std::string& key, const std::string& value);
 
   std::shared_ptr<Presence> presence(const Call& call);
   // No longer kept alive, so that what hangs on it lapses.

@@ -94,9 +94,9 @@ class EtcdStore final : public Store {
   }
   static Held held_in(const Json& range_answer);
   // Reads the key and writes what `decide` makes of it, again if it changed in between. Returns the
-  // value it decided upon, and whether anything was written.
-  std::pair<Held, bool> update(const std::string& key, const Call& call,
-                               const std::function<Value(const Value&)>& decide);
+  // value there is then, and whether anything was written.
+  std::pair<Value, bool> update(const std::string& key, bool keep_lease, const Call& call,
+                                const std::function<Value(const Value&)>& decide);
   LeaseState* state_of(Lease* lease) const;
 
   const std::string url_;
@@ -194,21 +194,24 @@ bool EtcdStore::erase(const std::string& key, Deadline deadline) {
   return existed;
 }
 
-std::pair<EtcdStore::Held, bool> EtcdStore::update(
-    const std::string& key, const Call& call, const std::function<Value(const Value&)>& decide) {
+std::pair<EtcdStore::Value, bool> EtcdStore::update(
+    const std::string& key, bool keep_lease, const Call& call,
+    const std::function<Value(const Value&)>& decide) {
   const Json read = range(KeyRange::one(key));
   Held held = held_in(link_->gateway.call("/v3/kv/range", read["request_range"], call).json);
   while (true) {
     const Value decided = decide(held.value);
-    if (!decided) return {std::move(held), false};
+    if (!decided) return {std::move(held.value), false};
     Transaction transaction;
     transaction.compare.push_back(unchanged_since(key, held.mod_revision));
-    transaction.success.push_back(put(key, *decided));
+    Json write = put(key, *decided);
+    if (keep_lease && held.value) write["request_put"]["ignore_lease"] = true;
+    transaction.success.push_back(std::move(write));
     transaction.failure.push_back(read);
     const WriteResult result = link_->session.write(transaction, call);
     if (result.applied) {
-      leases_->forget(key);
-      return {{decided, 0}, true};
+      keep_lease ? leases_->revise(key, *decided) : leases_->forget(key);
+      return {decided, true};
     }
     held = held_in(result.response(0, "response_range"));
   }
@@ -217,7 +220,7 @@ std::pair<EtcdStore::Held, bool> EtcdStore::update(
 std::int64_t EtcdStore::add(const std::string& key, std::int64_t amount, Deadline deadline) {
   check_key_for_etcd(key);
   std::int64_t sum = 0;
-  update(key, call(deadline), [&](const Value& held) -> Value {
+  update(key, true, call(deadline), [&](const Value& held) -> Value {
     const std::int64_t before = held ? parse_counter(key, *held) : 0;
     if (__builtin_add_overflow(before, amount, &sum)) {
       throw Error(Code::invalid_argument,
@@ -233,10 +236,11 @@ Swap EtcdStore::compare_and_set(const std::string& key, const std::optional<std:
   check_key_for_etcd(key);
   const Entry wanted{key, desired};
   check_entries({&wanted, 1}, largest_value);
-  const auto [held, swapped] = update(key, call(deadline), [&](const Value& present) -> Value {
+  const auto decide = [&](const Value& present) {
     return present == expected ? Value(desired) : Value();
-  });
-  return {swapped, held.value};
+  };
+  const auto [value, swapped] = update(key, false, call(deadline), decide);
+  return {swapped, value};
 }
 
 std::vector<std::string> EtcdStore::list(const std::string& prefix, Deadline deadline) {
@@ -280,9 +284,15 @@ void EtcdStore::close(bool cleanup) noexcept {
   const std::lock_guard lock(close_mutex_);
   if (closed_) return;
   closed_ = true;
+  if (link_->forked()) {
+    // Threads that are not there cannot be joined, so what waits for them is never destroyed.
+    new auto(link_);
+    new auto(leases_);
+    return;
+  }
   link_->closing.cancel();
   leases_->stop();
-  if (link_->gateway.reachable()) {
+  if (cleanup || link_->gateway.reachable()) {
     Call last{Deadline::after(close_limit)};
     last.interruptible = false;
     try {

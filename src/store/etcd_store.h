@@ -6,7 +6,6 @@
 // - The library's own keys lie under "__tensorbus_store/". They are never listed, watched or
 //   matched, and setting one is refused. A user with a password must be allowed to read and write
 //   there.
-// - A key's lease ends with its next change by add(), compare_and_set() or a set() without one.
 // - Names are looked up by the system's resolver, which cannot be interrupted; close() waits for a
 //   look-up that is under way.
 #pragma once

@@ -57,7 +57,6 @@ class EtcdProcess {
                                           "--initial-cluster=default=" + peer,
                                           "--heartbeat-interval=20",
                                           "--election-timeout=200",
-                                          "--unsafe-no-fsync",
                                           "--logger=zap",
                                           "--log-level=error"};
     arguments.insert(arguments.end(), options_.begin(), options_.end());
@@ -116,6 +115,30 @@ class EtcdProcess {
   std::string folder_;
   pid_t pid_ = -1;
 };
+
+inline void set(Store& store, const std::string& key, const std::string& value,
+                Lease* lease = nullptr) {
+  const Entry entry{key, value};
+  store.set({&entry, 1}, soon(), lease);
+}
+
+inline std::optional<std::string> get(Store& store, const std::string& key) {
+  return store.get({&key, 1}, soon()).at(0);
+}
+
+inline Condition pattern(const std::string& text, std::size_t count) {
+  Condition condition;
+  condition.key = text;
+  condition.is_pattern = true;
+  condition.count = count;
+  return condition;
+}
+
+inline Condition key(const std::string& name) {
+  Condition condition;
+  condition.key = name;
+  return condition;
+}
 
 // The error of a call that must fail.
 template <typename Function>

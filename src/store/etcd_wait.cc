@@ -1,6 +1,9 @@
 #include "store/etcd_wait.h"
 
 #include <fmt/format.h>
+#include <fmt/ranges.h>
+
+#include <algorithm>
 
 #include "store/pattern.h"
 
@@ -9,12 +12,23 @@ namespace {
 
 constexpr std::size_t max_named = 10;
 
+std::string listed(std::vector<std::string> names) {
+  const std::size_t all = names.size();
+  names.resize(std::min(all, max_named));
+  const std::string text = fmt::format("{}", fmt::join(names, ", "));
+  return all > max_named ? fmt::format("{} and {} more", text, all - max_named) : text;
+}
+
 KeyRange range_of(const Condition& condition) {
   return condition.is_pattern ? KeyRange::prefix(literal_prefix(condition.key))
                               : KeyRange::one(condition.key);
 }
 
 }  // namespace
+
+Matches::Matches(Condition condition) : condition_(std::move(condition)) {
+  if (!condition_.is_pattern) condition_.count = 1;
+}
 
 void Matches::apply(const Feed::Step& step) {
   if (step.snapshot) keys_.clear();
@@ -49,19 +63,17 @@ WaitResult Matches::result() const {
 std::string Matches::shortfall() const {
   const std::string_view having = condition_.value ? " with the expected value" : "";
   if (!condition_.is_pattern) {
-    return fmt::format("key \"{}\" is not there{}", condition_.key, having);
+    return fmt::format("missing: \"{}\"{}", condition_.key, having);
   }
-  std::string message = fmt::format("{} of {} keys matching \"{}\" are there{}", keys_.size(),
+  std::string message = fmt::format("{} of {} keys matching \"{}\"{}", keys_.size(),
                                     condition_.count, condition_.key, having);
-  std::size_t missing = 0;
-  std::string names;
+  std::vector<std::string> missing;
   for (const std::string& candidate : condition_.candidates) {
-    if (keys_.contains(candidate)) continue;
-    if (++missing <= max_named) names += (names.empty() ? "" : ", ") + candidate;
+    if (!keys_.contains(candidate)) missing.push_back(candidate);
   }
-  if (missing == 0) return message;
-  if (missing > max_named) names += fmt::format(" and {} more", missing - max_named);
-  return message + "; still missing: " + names;
+  if (!missing.empty()) return message + "; still missing: " + listed(std::move(missing));
+  if (!keys_.empty()) message += "; there: " + listed({keys_.begin(), keys_.end()});
+  return message;
 }
 
 WaitResult wait(const std::shared_ptr<Link>& link, const Condition& condition, const Call& call) {
@@ -70,8 +82,8 @@ WaitResult wait(const std::shared_ptr<Link>& link, const Condition& condition, c
   do {
     const auto step = feed.next(call);
     if (!step) {
-      throw Error(Code::timeout, fmt::format("wait timed out: {} ({})", matching.shortfall(),
-                                             link->gateway.name()));
+      throw Error(Code::timeout,
+                  fmt::format("timed out; {} ({})", matching.shortfall(), link->gateway.name()));
     }
     matching.apply(*step);
   } while (!matching.satisfied());

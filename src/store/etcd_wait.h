@@ -11,7 +11,7 @@ namespace tensorbus::store::etcd {
 // Which keys fulfil a condition, kept up to date change by change. A plain value.
 class Matches {
  public:
-  explicit Matches(Condition condition) : condition_(std::move(condition)) {}
+  explicit Matches(Condition condition);
 
   void apply(const Feed::Step& step);
   bool satisfied() const { return keys_.size() >= condition_.count; }
