@@ -3,6 +3,8 @@
 #include "base/config.h"
 #include "base/log.h"
 #include "os/tcp.h"
+#include "store/etcd_store.h"
+#include "store/etcd_store.h"
 #include "store/handshake.h"
 #include "store/memory_store.h"
 #include "store/remote_store.h"
@@ -31,7 +33,7 @@ std::unique_ptr<Store> connect(const StoreUrl& url, const ConnectOptions& option
     case StoreUrl::Scheme::tcpstore:
       return store::connect_torch(url.hosts.front(), options);
     case StoreUrl::Scheme::etcd:
-      break;
+      return store::connect_etcd(url, options);
   }
   throw Error(Code::unsupported, url.to_string());
 }
