@@ -34,7 +34,7 @@ test-long: build ## The long versions too: hundreds of thousands of frames, kill
 	@tools/test --long
 
 test-tsan: setup ## The C++ tests under ThreadSanitizer
-	@$(call COMPILE,tsan)
+	@$(call COMPILE,tsan) --target unit_tests
 	@ctest --preset tsan
 
 bench: build ## Benchmarks: PART=store|plan|copy|..., default all that exist

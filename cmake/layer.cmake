@@ -1,6 +1,8 @@
 # A layer is a folder of src/: a static library of its sources and a test program of its *_test.cc.
 
 set(TENSORBUS_LAYERS "")
+# Every test program, and nothing that only users need.
+add_custom_target(unit_tests)
 
 add_library(tensorbus_options INTERFACE)
 target_compile_options(tensorbus_options INTERFACE
@@ -34,6 +36,7 @@ function(tensorbus_layer name)
     add_executable(${name}_test ${tests})
     target_link_libraries(${name}_test PRIVATE
       tensorbus_${name} tensorbus_options GTest::gmock GTest::gtest_main)
+    add_dependencies(unit_tests ${name}_test)
     gtest_discover_tests(${name}_test TEST_PREFIX "${name}: " DISCOVERY_MODE PRE_TEST
       PROPERTIES TIMEOUT 120 LABELS ${name})
   endif()
