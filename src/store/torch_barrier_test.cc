@@ -4,7 +4,10 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include <array>
+#include <atomic>
 #include <future>
+#include <thread>
 
 #include "base/clock.h"
 #include "store/scripted_torch_server.h"
@@ -59,6 +62,59 @@ std::string completed(const std::string& state) {
 void pass(const ScriptedTorchServer& server, Deadline deadline = soon()) {
   const auto store = connect_torch(server.host(), {soon(), {}});
   store->barrier("b", 2, "1", deadline);
+}
+
+// A server of our own is as good as torch's for what all members must agree on.
+class TorchBarrierRounds : public ::testing::Test {
+ protected:
+  static StoreServerOptions any_port() {
+    StoreServerOptions options;
+    options.port = 0;
+    return options;
+  }
+  std::unique_ptr<Store> connect() const {
+    return connect_torch({"127.0.0.1", server_.port()}, {soon(), {}});
+  }
+  StoreServer server_{any_port()};
+};
+
+TEST_F(TorchBarrierRounds, NobodyLeavesBeforeAllHaveCome) {
+  constexpr int rounds = 30;
+  constexpr int members = 4;
+  std::array<std::atomic<int>, rounds> arrived{};
+  std::vector<std::future<void>> passing;
+  for (int i = 0; i < members; ++i) {
+    passing.push_back(std::async(std::launch::async, [&] {
+      const auto store = connect();
+      for (auto& arrivals : arrived) {
+        ++arrivals;
+        store->barrier("b", members, "all have one name", soon());
+        EXPECT_EQ(arrivals, members);
+      }
+    }));
+  }
+  for (auto& member : passing) member.get();
+  EXPECT_TRUE(connect()->list("", soon()).empty());
+  // The state and the release keys of the last two rounds.
+  EXPECT_EQ(server_.stats().keys, 3U);
+}
+
+TEST_F(TorchBarrierRounds, ACancelledMemberLeavesAndAnotherCountIsRefused) {
+  Cancellation leave;
+  auto first =
+      std::async(std::launch::async, [&] { connect()->barrier("b", 3, "0", soon(), &leave); });
+  while (server_.stats().waits == 0) std::this_thread::yield();
+  try {
+    connect()->barrier("b", 2, "1", soon());
+    FAIL() << "the other member waits for three";
+  } catch (const Error& error) {
+    EXPECT_EQ(error.code(), Code::invalid_argument);
+    EXPECT_THAT(error.what(), HasSubstr("1 of 3 arrived: 0; missing: rank 1, 2"));
+  }
+  leave.cancel();
+  EXPECT_THROW(first.get(), Error);
+  // Nobody is inside any more, so another count is as good as any.
+  connect()->barrier("b", 1, "2", soon());
 }
 
 // proves: K9
