@@ -13,6 +13,8 @@ namespace {
 
 // How long a member whose time is up may take to tell the others.
 constexpr std::chrono::seconds withdraw_limit{1};
+// A member of etcd that takes the watch and says nothing is left after this time.
+constexpr std::chrono::seconds created_limit{5};
 
 // Without "/", so that no barrier's keys lie among those of another.
 std::string escaped(const std::string& name) {
@@ -89,12 +91,14 @@ void Barrier::pass(const Call& call) {
 
 void Barrier::arrive(const Call& call) {
   while (true) {
+    acknowledged_ = false;
     presence_ = leases_.presence(call);
     own_ = base_ + "in/" + random_name();
     Transaction transaction;
     transaction.success.push_back(put(own_, arrival(count_, member_), presence_->lease->id));
     try {
       link_->session.write(transaction, call);
+      acknowledged_ = true;
       return;
     } catch (const Refusal& refusal) {
       if (refusal.kind() != Refusal::Kind::lease_not_found) throw;
@@ -149,13 +153,13 @@ void Barrier::release(const Call& call) {
 }
 
 void Barrier::await_change(std::int64_t after_revision, const Call& call) {
+  using Kind = WatchStream::Message::Kind;
   WatchStream stream(link_->gateway, KeyRange::one(own_), after_revision + 1, call);
-  while (true) {
-    const auto message = stream.next(call);
-    if (!message) throw Error(Code::timeout, "");
-    // Anything but the beginning is worth a look: a change, a lost connection.
-    if (message->kind != WatchStream::Message::Kind::created) return;
-  }
+  // Whatever comes but the beginning is worth a look: a change, silence, a lost connection.
+  auto message = stream.next(call.until(Deadline::after(created_limit)));
+  if (message && message->kind == Kind::created) message = stream.next(call);
+  if (message && message->kind == Kind::ended) backoff_.sleep(call);
+  if (call.deadline.expired()) throw Error(Code::timeout, "");
 }
 
 bool Barrier::withdraw(const Call& call) {
@@ -164,7 +168,8 @@ bool Barrier::withdraw(const Call& call) {
   transaction.success.push_back(erase(own_));
   transaction.success.push_back(put(base_ + "turn", ""));
   if (link_->session.write(transaction, call).applied) return true;
-  return !look(call).present;
+  // An arrival that was never acknowledged may also have got lost.
+  return !acknowledged_ || !look(call).present;
 }
 
 void Barrier::leave(const Status& reason) {
@@ -174,6 +179,8 @@ void Barrier::leave(const Status& reason) {
   try {
     if (reason.code == Code::timeout) missing = who_is_missing(last);
     if (!withdraw(last)) return;
+    // A late copy of the arrival must not outlive this call.
+    if (!acknowledged_) leases_.retire(presence_);
   } catch (const Error& error) {
     leases_.retire(presence_);
     if (error.code() == Code::cancelled) throw Error(reason);

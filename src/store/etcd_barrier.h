@@ -35,7 +35,7 @@ class Barrier {
   View look(const Call& call);
   void release(const Call& call);
   void await_change(std::int64_t after_revision, const Call& call);
-  // False if it was released before.
+  // False if it was released before, and so has passed.
   bool withdraw(const Call& call);
   void leave(const Status& reason);
   std::string who_is_missing(const Call& call);
@@ -47,7 +47,9 @@ class Barrier {
   const std::string member_;
   const std::string base_;
   std::shared_ptr<Presence> presence_;
-  std::string own_;  // this member's key
+  std::string own_;            // this member's key
+  bool acknowledged_ = false;  // etcd has said that the key is set
+  Backoff backoff_;
 };
 
 }  // namespace tensorbus::store::etcd

@@ -82,15 +82,20 @@ TEST_F(EtcdFaults, LeasedKeysArePublishedAgainWhenEtcdLostItsData) {
 
 // proves: K6
 TEST_F(EtcdFaults, ALeaseThatLapsedWhileCutOffIsDead) {
-  const auto store = server.connect();
+  LossyProxy proxy(server.port());
+  const auto store = connect_etcd(proxy.url(), {soon(), {}});
   const auto other = server.connect();
-  const auto lease = store->lease(seconds(1), {.keep_alive = false}, soon());
+  const auto lease = store->lease(seconds(1), {}, soon());
   set(*store, "k", "", lease.get());
   const auto watch = other->watch("k", false, soon());
+  proxy.refuse(true);
   EXPECT_EQ(watch->next(soon()).kind, StoreEvent::Kind::erase);
+  proxy.refuse(false);
+  const Status lapsed = status_of([&] { set(*store, "k", "", lease.get()); });
+  EXPECT_EQ(lapsed.code, Code::failed);
+  EXPECT_THAT(lapsed.message, HasSubstr("lapsed"));
   EXPECT_FALSE(lease->alive());
   EXPECT_EQ(status_of([&] { lease->refresh(soon()); }).code, Code::failed);
-  EXPECT_EQ(status_of([&] { set(*store, "k", "", lease.get()); }).code, Code::failed);
   EXPECT_FALSE(other->exists("k", soon()));
 }
 
@@ -220,6 +225,23 @@ TEST_F(EtcdFaults, KillsInTheMiddleOfWritesLoseAndDoubleNothing) {
   }
   for (std::thread& thread : threads) thread.join();
   EXPECT_EQ(get(*server.connect(), "sum"), std::to_string(clients * adds));
+}
+
+TEST_F(EtcdFaults, AForkedChildIsToldToConnectAgain) {
+  auto store = server.connect();
+  set(*store, "k", "1");
+  const auto watch = store->watch("k", false, soon());
+  const pid_t child = ::fork();
+  if (child == 0) {
+    const bool told = status_of([&] { get(*store, "k"); }).code == Code::failed;
+    store.reset();
+    ::_exit(told ? 0 : 1);
+  }
+  int status = -1;
+  ::waitpid(child, &status, 0);
+  EXPECT_EQ(status, 0);
+  set(*store, "k", "2");
+  EXPECT_EQ(watch->next(within(seconds(2))).value, "2");
 }
 
 // proves: K9
