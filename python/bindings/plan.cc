@@ -71,6 +71,7 @@ void bind_piece(nb::module_& module) {
 
 void bind_plan(nb::module_& module) {
   using plan::Plan;
+  const nb::call_guard<nb::gil_scoped_release> release;
   bind_piece(module);
   nb::class_<Plan>(module, "Plan", "Who reads what of one tensor from whom. Made by plan().")
       .def_prop_ro("source", &Plan::source)
@@ -83,12 +84,12 @@ void bind_plan(nb::module_& module) {
       .def_prop_ro(
           "wire_dtype", [](const Plan& self) { return to_string(self.wire_dtype()); },
           "The narrower of the two; the source's when it reduces.")
-      .def("pieces", &Plan::reads, nb::arg("target_rank"), "What a target rank reads.")
-      .def("serves", &Plan::serves, nb::arg("source_rank"),
+      .def("pieces", &Plan::reads, nb::arg("target_rank"), release, "What a target rank reads.")
+      .def("serves", &Plan::serves, nb::arg("source_rank"), release,
            "What a source rank serves: the same pieces, seen from the other side.")
       .def(
           "bytes_between",
-          [](const Plan& self) { return plan::summarise(model_of(self)).bytes_between; },
+          [](const Plan& self) { return plan::summarise(model_of(self)).bytes_between; }, release,
           "{(source rank, target rank): bytes that cross the wire}.")
       .def(
           "summary",
@@ -96,7 +97,7 @@ void bind_plan(nb::module_& module) {
             const plan::Model model = model_of(self);
             return to_table(model, plan::summarise(model), bytes_per_second(link));
           },
-          nb::arg("link").none() = nb::none(),
+          nb::arg("link").none() = nb::none(), release,
           "A table of bytes, peers and pieces per rank. `link` in GB/s per rank adds a time.")
       .def(
           "to_json",
@@ -104,14 +105,14 @@ void bind_plan(nb::module_& module) {
             const plan::Model model = model_of(self);
             return to_json(model, plan::summarise(model), bytes_per_second(link));
           },
-          nb::arg("link").none() = nb::none(), "The summary and all pieces, as text.")
+          nb::arg("link").none() = nb::none(), release, "The summary and all pieces, as text.")
       .def(
           "to_svg",
           [](const Plan& self) {
             const plan::Model model = model_of(self);
             return to_svg(model, plan::summarise(model));
           },
-          "A picture of who sends what to whom.")
+          release, "A picture of who sends what to whom.")
       .def("__repr__", [](const Plan& self) {
         return "Plan(\"" + to_string(self.source()) + "\" -> \"" + to_string(self.target()) +
                "\", shape=" + to_string(self.shape()) + ")";

@@ -80,6 +80,48 @@ void check_types(const Layout& source, Types types) {
   }
 }
 
+// A target and the combination of overlaps, one per tensor dimension, that it reads.
+struct Reader {
+  std::size_t position = 0;
+  std::size_t choice = 0;  // number of the combination
+};
+
+struct ReaderList {
+  std::vector<Reader> readers;  // in mesh order
+  std::vector<std::vector<std::size_t>> choices;
+};
+
+// Every target that reads one of the overlaps.
+ReaderList readers_of(const Tables::Data& tables, const std::vector<Cuts>& target_cuts,
+                      const std::vector<std::vector<Overlap>>& found) {
+  const Mesh& mesh = tables.target.mesh();
+  std::vector<bool> sharded(mesh.dims(), false);
+  for (const Cuts& cuts : target_cuts) {
+    for (const Cut& cut : cuts) sharded[cut.mesh_dim] = true;
+  }
+  ReaderList list;
+  Coordinates at(mesh.dims(), 0);
+  for_each_combination(found, [&](const std::vector<std::size_t>& choice) {
+    for (std::size_t dim = 0; dim < choice.size(); ++dim) {
+      set_coordinates(target_cuts[dim], found[dim][choice[dim]].cell, at);
+    }
+    list.choices.push_back(choice);
+    // Every coordinate of the mesh dimensions that do not shard.
+    while (true) {
+      list.readers.push_back({position_of(tables.target_steps, at), list.choices.size() - 1});
+      std::size_t dim = mesh.dims();
+      for (; dim > 0; --dim) {
+        if (sharded[dim - 1]) continue;
+        if (++at[dim - 1] < mesh.shape()[dim - 1]) break;
+        at[dim - 1] = 0;
+      }
+      if (dim == 0) break;
+    }
+  });
+  std::ranges::sort(list.readers, {}, &Reader::position);
+  return list;
+}
+
 Spans swapped(Spans spans) {
   for (Span& span : spans) std::swap(span.source, span.target);
   return spans;
@@ -170,7 +212,6 @@ std::vector<Piece> Plan::reads(Rank target) const {
 
 std::vector<Piece> Plan::serves(Rank source) const {
   const Tables::Data& tables = tables_.data();
-  const Mesh& readers_mesh = target().mesh();
   const Coordinates at =
       this->source().mesh().coordinates_of(this->source().mesh().index_of(source));
   const std::vector<Cuts> source_cuts = cuts_of(this->source(), shape_.size());
@@ -186,43 +227,17 @@ std::vector<Piece> Plan::serves(Rank source) const {
   const std::size_t base = position_of(tables.source_steps, base_at);
   const std::size_t replica = replica_of(tables, at);
 
-  // All readers of what this rank and its replicas hold.
-  std::vector<bool> sharded(readers_mesh.dims(), false);
-  for (const Cuts& cuts : target_cuts) {
-    for (const Cut& cut : cuts) sharded[cut.mesh_dim] = true;
-  }
-  std::vector<std::vector<std::size_t>> choices;
-  std::vector<std::pair<std::size_t, std::size_t>> found_readers;  // position, number of the choice
-  Coordinates reader_at(readers_mesh.dims(), 0);
-  for_each_combination(found, [&](const std::vector<std::size_t>& choice) {
-    for (std::size_t dim = 0; dim < choice.size(); ++dim) {
-      set_coordinates(target_cuts[dim], found[dim][choice[dim]].cell, reader_at);
-    }
-    choices.push_back(choice);
-    // Every coordinate of the mesh dimensions that do not shard.
-    while (true) {
-      found_readers.emplace_back(position_of(tables.target_steps, reader_at), choices.size() - 1);
-      std::size_t dim = readers_mesh.dims();
-      for (; dim > 0; --dim) {
-        if (sharded[dim - 1]) continue;
-        if (++reader_at[dim - 1] < readers_mesh.shape()[dim - 1]) break;
-        reader_at[dim - 1] = 0;
-      }
-      if (dim == 0) break;
-    }
-  });
+  const auto [all, choices] = readers_of(tables, target_cuts, found);
+  std::vector<std::size_t> positions;
+  positions.reserve(all.size());
+  for (const Reader& reader : all) positions.push_back(reader.position);
 
-  std::vector<std::size_t> readers;
-  std::ranges::sort(found_readers);
-  readers.reserve(found_readers.size());
-  for (const auto& entry : found_readers) readers.push_back(entry.first);
   std::vector<Piece> pieces;
-  for (const std::size_t reader : choosers(tables, base, replica, readers)) {
-    Piece piece{readers_mesh.ranks()[reader], tables.group(base, replica), {}};
-    const auto entry = std::ranges::lower_bound(found_readers, std::pair{reader, std::size_t{0}});
-    const std::vector<std::size_t>& choice = choices[entry->second];
-    for (std::size_t dim = 0; dim < choice.size(); ++dim) {
-      piece.dims.push_back(swapped(found[dim][choice[dim]].spans));
+  for (const std::size_t chosen : choosers(tables, base, replica, positions)) {
+    const Reader& reader = *std::ranges::lower_bound(all, chosen, {}, &Reader::position);
+    Piece piece{target().mesh().ranks()[chosen], tables.group(base, replica), {}};
+    for (std::size_t dim = 0; dim < shape_.size(); ++dim) {
+      piece.dims.push_back(swapped(found[dim][choices[reader.choice][dim]].spans));
     }
     pieces.push_back(std::move(piece));
   }

@@ -10,7 +10,7 @@ import torch.distributed as dist
 from torch.distributed.device_mesh import DeviceMesh
 from torch.distributed.tensor import _redistribute
 from torch.distributed.tensor._dtensor_spec import DTensorSpec, TensorMeta
-from torch.distributed.tensor.placement_types import Partial, Replicate, Shard
+from torch.distributed.tensor.placement_types import Partial, Replicate, Shard, _StridedShard
 from torch.testing._internal.distributed.fake_pg import FakeStore
 
 
@@ -40,7 +40,13 @@ def spec(mesh: DeviceMesh, placements: tuple[object, ...]) -> DTensorSpec:
 
 @pytest.mark.proves("B4.2")
 def test_folds_follow_the_order_of_torchs_redistribute(mesh: DeviceMesh) -> None:
-    choices = [Partial("sum"), Replicate(), Shard(0), Shard(1)]
+    choices = [
+        Partial("sum"),
+        Replicate(),
+        Shard(0),
+        Shard(1),
+        _StridedShard(0, split_factor=2),
+    ]
     for placements in itertools.product(choices, repeat=3):
         reduced = [dim for dim, p in enumerate(placements) if isinstance(p, Partial)]
         if not reduced:
