@@ -5,8 +5,10 @@
 // Without these casters nanobind compiles and fails at run time: every file gets them.
 #include <nanobind/stl/optional.h>
 #include <nanobind/stl/pair.h>
+#include <nanobind/stl/shared_ptr.h>
 #include <nanobind/stl/string.h>
 #include <nanobind/stl/string_view.h>
+#include <nanobind/stl/unique_ptr.h>
 #include <nanobind/stl/vector.h>
 
 #include "tensorbus/status.h"
@@ -15,11 +17,12 @@ namespace tensorbus::python {
 
 namespace nb = nanobind;
 
-void bind_errors(nb::module_& module);
+void bind_errors();
 void bind_layout(nb::module_& module);
 void bind_log(nb::module_& module);
 void bind_plan(nb::module_& module);
 void bind_redistribute(nb::module_& module);
+void bind_store(nb::module_& module);
 void bind_tensors(nb::module_& module);
 
 // Ends the calling Python function with the exception that belongs to this status.

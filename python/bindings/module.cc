@@ -3,11 +3,12 @@
 
 NB_MODULE(_core, module) {
   module.doc() = "The C++ core of tensorbus. Use the tensorbus package; this module is private.";
-  tensorbus::python::bind_errors(module);
+  tensorbus::python::bind_errors();
   tensorbus::python::bind_log(module);
   tensorbus::python::bind_layout(module);
   tensorbus::python::bind_plan(module);
   tensorbus::python::bind_tensors(module);
   tensorbus::python::bind_redistribute(module);
+  tensorbus::python::bind_store(module);
   tensorbus::config::start();
 }

@@ -1,18 +1,20 @@
 """Moves tensors between processes that lay them out differently."""
 
 from tensorbus._core import (
-    AuthenticationError,
-    CancelledError,
     Partial,
-    PeerLostError,
     Piece,
     Plan,
-    QueueFullError,
     Replicate,
     Shard,
     StridedShard,
-    UnsupportedError,
     set_log_level,
+)
+from tensorbus.errors import (
+    AuthenticationError,
+    CancelledError,
+    PeerLostError,
+    QueueFullError,
+    UnsupportedError,
 )
 from tensorbus.layout import Layout, plan
 from tensorbus.redistribution import redistribute

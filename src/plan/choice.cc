@@ -2,7 +2,6 @@
 
 #include <algorithm>
 #include <map>
-#include <set>
 #include <span>
 
 #include "plan/overlap.h"
@@ -17,17 +16,6 @@ std::vector<std::size_t> replicas_on(const Tables::Data& tables, std::size_t bas
     if (tables.group_hosts[base + tables.replicas[i]] == host) found.push_back(i);
   }
   return found;
-}
-
-// The hosts whose readers have candidates of their own: those with some, but not all, replicas.
-std::set<int> hosts_with_candidates(const Tables::Data& tables, std::size_t base) {
-  std::set<int> hosts;
-  for (const std::size_t replica : tables.replicas) {
-    hosts.insert(tables.group_hosts[base + replica]);
-  }
-  if (hosts.size() == 1) hosts.clear();
-  hosts.erase(Tables::Data::no_host);
-  return hosts;
 }
 
 std::size_t readers_on_host_before(const Tables::Data& tables, int host, const Readers& readers,
@@ -108,13 +96,12 @@ std::size_t choose(const Tables::Data& tables, std::size_t base, const Readers& 
   if (!tables.hosts_known()) return readers.before(target) % tables.replicas.size();
 
   const int host = tables.target_hosts[target];
-  const std::set<int> hosts = hosts_with_candidates(tables, base);
-  if (hosts.contains(host)) {
+  if (tables.has_candidates(base, host)) {
     const auto near = replicas_on(tables, base, host);
     return near[readers_on_host_before(tables, host, readers, target) % near.size()];
   }
   std::size_t ordinal = readers.before(target);
-  for (const int other : hosts) {
+  for (const int other : tables.candidate_hosts[base]) {
     ordinal -= readers_on_host_before(tables, other, readers, target);
   }
   return ordinal % tables.replicas.size();
@@ -126,7 +113,7 @@ std::vector<std::size_t> choosers(const Tables::Data& tables, std::size_t base, 
   std::vector<std::size_t> chosen;
   std::map<int, std::vector<std::size_t>> near;  // by host
   if (tables.hosts_known()) {
-    for (const int host : hosts_with_candidates(tables, base)) {
+    for (const int host : tables.candidate_hosts[base]) {
       near[host] = replicas_on(tables, base, host);
     }
   }

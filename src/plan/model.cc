@@ -43,8 +43,9 @@ class TablesCache {
 ModelTensor tensor_of(const json& entry, const ModelDefaults& defaults, TablesCache& cache) {
   const Dtype source = dtype_of(entry, "dtype", defaults.dtype);
   const Types types{source, dtype_of(entry, "target_dtype", source)};
-  const Tables& tables = cache.get(layout_of(entry, "source", defaults.source),
-                                   layout_of(entry, "target", defaults.target));
+  const std::string source_layout = layout_of(entry, "source", defaults.source);
+  const std::string target_layout = layout_of(entry, "target", defaults.target);
+  const Tables& tables = cache.get(source_layout, target_layout);
   return {entry.at("name").get<std::string>(), Plan(tables, shape_of(entry.at("shape")), types)};
 }
 

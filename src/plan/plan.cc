@@ -191,15 +191,17 @@ std::vector<Piece> Plan::serves(Rank source) const {
   for (const Cuts& cuts : target_cuts) {
     for (const Cut& cut : cuts) sharded[cut.mesh_dim] = true;
   }
-  std::map<std::size_t, std::vector<std::size_t>> choice_of;  // by position of the reader
+  std::vector<std::vector<std::size_t>> choices;
+  std::vector<std::pair<std::size_t, std::size_t>> found_readers;  // position, number of the choice
   Coordinates reader_at(readers_mesh.dims(), 0);
   for_each_combination(found, [&](const std::vector<std::size_t>& choice) {
     for (std::size_t dim = 0; dim < choice.size(); ++dim) {
       set_coordinates(target_cuts[dim], found[dim][choice[dim]].cell, reader_at);
     }
+    choices.push_back(choice);
     // Every coordinate of the mesh dimensions that do not shard.
     while (true) {
-      choice_of[position_of(tables.target_steps, reader_at)] = choice;
+      found_readers.emplace_back(position_of(tables.target_steps, reader_at), choices.size() - 1);
       std::size_t dim = readers_mesh.dims();
       for (; dim > 0; --dim) {
         if (sharded[dim - 1]) continue;
@@ -211,12 +213,14 @@ std::vector<Piece> Plan::serves(Rank source) const {
   });
 
   std::vector<std::size_t> readers;
-  readers.reserve(choice_of.size());
-  for (const auto& entry : choice_of) readers.push_back(entry.first);
+  std::ranges::sort(found_readers);
+  readers.reserve(found_readers.size());
+  for (const auto& entry : found_readers) readers.push_back(entry.first);
   std::vector<Piece> pieces;
   for (const std::size_t reader : choosers(tables, base, replica, readers)) {
     Piece piece{readers_mesh.ranks()[reader], tables.group(base, replica), {}};
-    const std::vector<std::size_t>& choice = choice_of[reader];
+    const auto entry = std::ranges::lower_bound(found_readers, std::pair{reader, std::size_t{0}});
+    const std::vector<std::size_t>& choice = choices[entry->second];
     for (std::size_t dim = 0; dim < choice.size(); ++dim) {
       piece.dims.push_back(swapped(found[dim][choice[dim]].spans));
     }

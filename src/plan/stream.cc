@@ -7,20 +7,36 @@
 namespace tensorbus::plan {
 namespace {
 
-using Shared = std::shared_ptr<const std::vector<Piece>>;
+// A piece with the shapes of the local tensors it lies in.
+struct ShapedPiece {
+  Piece piece;
+  Shape source_shape;
+  Shape target_shape;
+};
+
+std::vector<ShapedPiece> with_shapes(const Plan& plan, std::vector<Piece> pieces) {
+  std::vector<ShapedPiece> shaped;
+  shaped.reserve(pieces.size());
+  for (Piece& piece : pieces) {
+    Shape source = plan.source().local_shape(plan.shape(), piece.source.ranks.front());
+    Shape target = plan.target().local_shape(plan.shape(), piece.target);
+    shaped.push_back({std::move(piece), std::move(source), std::move(target)});
+  }
+  return shaped;
+}
 
 // Tensors of one shape between the same two layouts have the same pieces: a model has few shapes.
 class PieceCache {
  public:
   template <typename Compute>
-  Shared get(const Plan& plan, Compute compute) {
-    Shared& pieces = known_[{&plan.tables().data(), plan.shape()}];
-    if (pieces == nullptr) pieces = std::make_shared<const std::vector<Piece>>(compute(plan));
-    return pieces;
+  const std::vector<ShapedPiece>& get(const Plan& plan, Compute compute) {
+    const auto [entry, missing] = known_.try_emplace({&plan.tables().data(), plan.shape()});
+    if (missing) entry->second = with_shapes(plan, compute(plan));
+    return entry->second;
   }
 
  private:
-  std::map<std::pair<const void*, Shape>, Shared> known_;
+  std::map<std::pair<const Tables::Data*, Shape>, std::vector<ShapedPiece>> known_;
 };
 
 std::int64_t aligned(std::int64_t offset) {
@@ -36,15 +52,15 @@ void check_chunk_bytes(std::int64_t chunk_bytes) {
                                           std::to_string(part_alignment));
 }
 
-void append(Stream& stream, std::size_t tensor, const Plan& plan, const Piece& piece) {
+void append(Stream& stream, std::size_t tensor, const Plan& plan, const ShapedPiece& shaped) {
   Part part;
   part.tensor = tensor;
   part.types = plan.types();
   part.wire = plan.wire_dtype();
-  part.source_shape = plan.source().local_shape(plan.shape(), piece.source.ranks.front());
-  part.target_shape = plan.target().local_shape(plan.shape(), piece.target);
-  part.dims = piece.dims;
-  part.elements = piece.elements();
+  part.source_shape = shaped.source_shape;
+  part.target_shape = shaped.target_shape;
+  part.dims = shaped.piece.dims;
+  part.elements = shaped.piece.elements();
   part.wire_offset = aligned(stream.wire_bytes);
   const auto item = static_cast<std::int64_t>(item_bytes(part.wire));
   const std::int64_t bytes = checked_multiply(part.elements, item, "a stream");
@@ -73,11 +89,12 @@ std::vector<Stream> read_streams(std::span<const Plan> batch, Rank reader,
   for (std::size_t tensor = 0; tensor < batch.size(); ++tensor) {
     const Plan& plan = batch[tensor];
     if (!plan.target().mesh().contains(reader)) continue;
-    const Shared pieces = cache.get(plan, [&](const Plan& any) { return any.reads(reader); });
-    for (const Piece& piece : *pieces) {
+    const auto reads = [reader](const Plan& any) { return any.reads(reader); };
+    for (const ShapedPiece& shaped : cache.get(plan, reads)) {
+      const Piece& piece = shaped.piece;
       Stream& stream = streams[piece.source];
       if (stream.parts.empty()) stream = {reader, piece.source, {}, chunk_bytes, 0, 0};
-      append(stream, tensor, plan, piece);
+      append(stream, tensor, plan, shaped);
     }
   }
   return values(std::move(streams));
@@ -91,11 +108,12 @@ std::vector<Stream> serve_streams(std::span<const Plan> batch, Rank source,
   for (std::size_t tensor = 0; tensor < batch.size(); ++tensor) {
     const Plan& plan = batch[tensor];
     if (!plan.source().mesh().contains(source)) continue;
-    const Shared pieces = cache.get(plan, [&](const Plan& any) { return any.serves(source); });
-    for (const Piece& piece : *pieces) {
+    const auto serves = [source](const Plan& any) { return any.serves(source); };
+    for (const ShapedPiece& shaped : cache.get(plan, serves)) {
+      const Piece& piece = shaped.piece;
       Stream& stream = streams[{piece.target, piece.source}];
       if (stream.parts.empty()) stream = {piece.target, piece.source, {}, chunk_bytes, 0, 0};
-      append(stream, tensor, plan, piece);
+      append(stream, tensor, plan, shaped);
     }
   }
   return values(std::move(streams));

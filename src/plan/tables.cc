@@ -1,7 +1,9 @@
 #include "plan/tables.h"
 
 #include <algorithm>
+#include <iterator>
 #include <map>
+#include <set>
 
 #include "tensorbus/status.h"
 
@@ -75,6 +77,31 @@ void check_count(const std::vector<std::string>& hosts, const Mesh& mesh, const 
                                           " ranks; give one per rank of both sides, or none");
 }
 
+// One pass over the sources: where each group is, and which hosts are near to which base.
+void find_candidates(Tables::Data& data, const std::vector<int>& source_hosts) {
+  std::vector<std::size_t> sharding = mesh_dims_with<Shard>(data.source);
+  std::ranges::copy(mesh_dims_with<StridedShard>(data.source), std::back_inserter(sharding));
+  data.group_hosts.assign(source_hosts.size(), Tables::Data::no_host);
+  data.candidate_hosts.resize(source_hosts.size());
+  for (const std::size_t base : offsets_over(sharding, data.source.mesh(), data.source_steps)) {
+    std::set<int> hosts;
+    for (const std::size_t replica : data.replicas) {
+      const std::size_t first = base + replica;
+      const bool together = std::ranges::all_of(data.members, [&](std::size_t member) {
+        return source_hosts[first + member] == source_hosts[first];
+      });
+      if (together) data.group_hosts[first] = source_hosts[first];
+      hosts.insert(data.group_hosts[first]);
+    }
+    if (hosts.size() == 1) continue;  // all replicas or none: no host is special
+    for (const int host : hosts) {
+      if (host == Tables::Data::no_host) continue;
+      if (data.targets_on_host[static_cast<std::size_t>(host)].empty()) continue;
+      data.candidate_hosts[base].push_back(host);
+    }
+  }
+}
+
 void set_hosts(Tables::Data& data, const Hosts& hosts) {
   if (hosts.source.empty() && hosts.target.empty()) return;
   check_count(hosts.source, data.source.mesh(), "source");
@@ -91,18 +118,7 @@ void set_hosts(Tables::Data& data, const Hosts& hosts) {
   for (std::size_t i = 0; i < data.target_hosts.size(); ++i) {
     data.targets_on_host[static_cast<std::size_t>(data.target_hosts[i])].push_back(i);
   }
-
-  std::vector<std::size_t> others;  // mesh dimensions that do not reduce
-  for (std::size_t dim = 0; dim < data.source.placements().size(); ++dim) {
-    if (!std::holds_alternative<Partial>(data.source.placements()[dim])) others.push_back(dim);
-  }
-  data.group_hosts.assign(source_hosts.size(), Tables::Data::no_host);
-  for (const std::size_t first : offsets_over(others, data.source.mesh(), data.source_steps)) {
-    const bool together = std::ranges::all_of(data.members, [&](std::size_t member) {
-      return source_hosts[first + member] == source_hosts[first];
-    });
-    if (together) data.group_hosts[first] = source_hosts[first];
-  }
+  find_candidates(data, source_hosts);
 }
 
 }  // namespace
@@ -125,9 +141,13 @@ Group Tables::Data::group(std::size_t base, std::size_t replica) const {
   return group;
 }
 
+bool Tables::Data::has_candidates(std::size_t base, int host) const noexcept {
+  return std::ranges::binary_search(candidate_hosts[base], host);
+}
+
 Tables::Tables(Layout source, Layout target, const Hosts& hosts) {
   check_sides(source, target);
-  Data data{std::move(source), std::move(target), {}, {}, {}, {}, {}, {}, {}, {}};
+  Data data{std::move(source), std::move(target), {}, {}, {}, {}, {}, {}, {}, {}, {}};
   const Mesh& mesh = data.source.mesh();
   data.source_steps = steps_of(mesh);
   data.target_steps = steps_of(data.target.mesh());

@@ -25,8 +25,12 @@ struct Tables::Data {
   std::vector<int> group_hosts;  // by base + replica: the host of all its members, or no_host
   std::vector<int> target_hosts;
   std::vector<std::vector<std::size_t>> targets_on_host;  // ascending
+  // By base: the hosts with targets and some, but not all, of its replicas. Only readers there have
+  // candidates of their own.
+  std::vector<std::vector<int>> candidate_hosts;
 
   bool hosts_known() const noexcept { return !target_hosts.empty(); }
+  bool has_candidates(std::size_t base, int host) const noexcept;
   Group group(std::size_t base, std::size_t replica) const;
 };
 

@@ -4,6 +4,8 @@
 
 #include <CLI/CLI.hpp>
 #include <functional>
+#include <optional>
+#include <string>
 
 namespace tensorbus::tools {
 
@@ -17,8 +19,14 @@ enum ExitCode : int {
   exit_unreachable = 5,
 };
 
+// What the chosen subcommand does; its result is the exit code.
 using Run = std::function<int()>;
 
+void add_store(CLI::App& app, Run& run);
+void add_kv(CLI::App& app, Run& run);
 void add_plan(CLI::App& app, Run& run);
+
+// The content of a token file, without the line end; nothing for an empty path.
+std::optional<std::string> read_token(const std::string& path);
 
 }  // namespace tensorbus::tools

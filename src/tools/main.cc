@@ -34,6 +34,8 @@ int main_(int argc, char** argv) {
   app.footer("Exit codes: 0 ok, 1 failed, 2 usage, 3 timeout, 4 absent, 5 unreachable.");
 
   Run run;
+  add_store(app, run);
+  add_kv(app, run);
   add_plan(app, run);
   try {
     app.parse(argc, argv);

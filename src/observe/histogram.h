@@ -1,0 +1,29 @@
+// How durations are spread, in fixed memory: eight buckets per power of two, so a quantile is off
+// by at most an eighth.
+#pragma once
+
+#include <array>
+#include <cstdint>
+
+#include "observe/counter.h"
+#include "tensorbus/deadline.h"
+
+namespace tensorbus::observe {
+
+class Histogram {
+ public:
+  void record(Duration duration) noexcept;
+  std::uint64_t count() const noexcept { return count_.value(); }
+  // The duration that a share of all records (0 to 1) does not exceed; zero without records.
+  Duration quantile(double share) const noexcept;
+
+ private:
+  static constexpr unsigned sub_buckets = 8;
+  static std::size_t bucket_of(std::uint64_t nanoseconds) noexcept;
+  static std::uint64_t upper_bound(std::size_t bucket) noexcept;
+
+  std::array<Counter, 64 * sub_buckets> buckets_;
+  Counter count_;
+};
+
+}  // namespace tensorbus::observe

@@ -1,0 +1,23 @@
+#include "os/fd.h"
+
+#include <unistd.h>
+
+#include <cerrno>
+#include <system_error>
+
+#include "tensorbus/status.h"
+
+namespace tensorbus::os {
+
+void Fd::reset() noexcept {
+  if (fd_ >= 0) ::close(std::exchange(fd_, -1));
+}
+
+std::string errno_message(std::string_view what, int error_number) {
+  return std::string(what) + ": " + std::system_category().message(error_number) + " (errno " +
+         std::to_string(error_number) + ")";
+}
+
+void throw_errno(std::string_view what) { throw Error(Code::failed, errno_message(what, errno)); }
+
+}  // namespace tensorbus::os

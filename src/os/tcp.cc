@@ -1,0 +1,126 @@
+#include "os/tcp.h"
+
+#include <netdb.h>
+#include <netinet/in.h>
+#include <netinet/tcp.h>
+#include <sys/socket.h>
+
+#include <array>
+#include <cerrno>
+#include <climits>
+#include <memory>
+
+#include "tensorbus/status.h"
+
+namespace tensorbus::os {
+namespace {
+
+using Addresses = std::unique_ptr<addrinfo, decltype(&::freeaddrinfo)>;
+
+Addresses resolve(const std::string& host, std::uint16_t port, int flags) {
+  addrinfo hints{};
+  hints.ai_family = AF_UNSPEC;
+  hints.ai_socktype = SOCK_STREAM;
+  hints.ai_flags = flags | AI_NUMERICSERV;
+  addrinfo* found = nullptr;
+  const std::string service = std::to_string(port);
+  // Numeric first: no name server is asked for an address that needs none.
+  int failure = ::getaddrinfo(host.c_str(), service.c_str(), &hints, &found);
+  if (failure != 0) {
+    hints.ai_flags &= ~AI_NUMERICHOST;
+    failure = ::getaddrinfo(host.c_str(), service.c_str(), &hints, &found);
+  }
+  if (failure != 0) {
+    throw Error(Code::unreachable,
+                "host \"" + host + "\" cannot be resolved: " + ::gai_strerror(failure));
+  }
+  return {found, &::freeaddrinfo};
+}
+
+Fd new_socket(int family) {
+  Fd socket(::socket(family, SOCK_STREAM | SOCK_NONBLOCK | SOCK_CLOEXEC, IPPROTO_TCP));
+  if (!socket) throw_errno("socket");
+  return socket;
+}
+
+// 0, or the errno of the failure.
+int finish_connect(const Fd& socket, Deadline deadline, const EventFd* abort) {
+  std::array<pollfd, 2> descriptors{pollfd{socket.get(), POLLOUT, 0},
+                                    pollfd{abort != nullptr ? abort->get() : -1, POLLIN, 0}};
+  if (!wait_ready(descriptors, deadline)) return ETIMEDOUT;
+  if (descriptors[1].revents != 0) throw Error(Code::cancelled, "connecting was cancelled");
+  int failure = 0;
+  socklen_t size = sizeof failure;
+  ::getsockopt(socket.get(), SOL_SOCKET, SO_ERROR, &failure, &size);
+  return failure;
+}
+
+}  // namespace
+
+void tune_stream(const Fd& socket) {
+  const auto set = [&](int level, int name, int value) {
+    ::setsockopt(socket.get(), level, name, &value, sizeof value);
+  };
+  set(IPPROTO_TCP, TCP_NODELAY, 1);
+  // Without these a peer whose machine is gone is noticed after two hours.
+  set(SOL_SOCKET, SO_KEEPALIVE, 1);
+  set(IPPROTO_TCP, TCP_KEEPIDLE, 5);
+  set(IPPROTO_TCP, TCP_KEEPINTVL, 1);
+  set(IPPROTO_TCP, TCP_KEEPCNT, 5);
+  set(IPPROTO_TCP, TCP_USER_TIMEOUT, 10'000);
+}
+
+std::string host_port(const std::string& host, std::uint16_t port) {
+  const bool ipv6 = host.find(':') != std::string::npos;
+  return (ipv6 ? "[" + host + "]" : host) + ":" + std::to_string(port);
+}
+
+Fd listen_tcp(const std::string& host, std::uint16_t port) {
+  const Addresses addresses = resolve(host, port, AI_NUMERICHOST | AI_PASSIVE);
+  Fd socket = new_socket(addresses->ai_family);
+  const int on = 1;
+  ::setsockopt(socket.get(), SOL_SOCKET, SO_REUSEADDR, &on, sizeof on);
+  if (::bind(socket.get(), addresses->ai_addr, addresses->ai_addrlen) != 0 ||
+      // The kernel cuts the backlog to net.core.somaxconn.
+      ::listen(socket.get(), INT_MAX) != 0) {
+    const int failure = errno;
+    std::string message = errno_message("cannot listen on " + host_port(host, port), failure);
+    if (failure == EADDRINUSE) message += "; another server runs there: choose another port, or 0";
+    if (failure == EADDRNOTAVAIL) message += "; give an address of this machine";
+    throw Error(Code::failed, message);
+  }
+  return socket;
+}
+
+std::uint16_t local_port(const Fd& socket) {
+  sockaddr_storage address{};
+  socklen_t size = sizeof address;
+  if (::getsockname(socket.get(), reinterpret_cast<sockaddr*>(&address), &size) != 0) {
+    throw_errno("getsockname");
+  }
+  return address.ss_family == AF_INET6
+             ? ntohs(reinterpret_cast<const sockaddr_in6&>(address).sin6_port)
+             : ntohs(reinterpret_cast<const sockaddr_in&>(address).sin_port);
+}
+
+Fd connect_tcp(const std::string& host, std::uint16_t port, Deadline deadline,
+               const EventFd* abort) {
+  const Addresses addresses = resolve(host, port, AI_NUMERICHOST);
+  std::string reasons;
+  for (const addrinfo* address = addresses.get(); address != nullptr; address = address->ai_next) {
+    Fd socket = new_socket(address->ai_family);
+    int failure = 0;
+    if (::connect(socket.get(), address->ai_addr, address->ai_addrlen) != 0) {
+      failure = errno == EINPROGRESS ? finish_connect(socket, deadline, abort) : errno;
+    }
+    if (failure == 0) {
+      tune_stream(socket);
+      return socket;
+    }
+    if (!reasons.empty()) reasons += "; ";
+    reasons += errno_message("cannot connect to " + host_port(host, port), failure);
+  }
+  throw Error(Code::unreachable, reasons);
+}
+
+}  // namespace tensorbus::os

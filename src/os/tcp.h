@@ -1,0 +1,29 @@
+// TCP sockets: listening and connecting, without blocking and without reverse look-ups.
+#pragma once
+
+#include <cstdint>
+#include <string>
+
+#include "os/fd.h"
+#include "os/poll.h"
+#include "tensorbus/deadline.h"
+
+namespace tensorbus::os {
+
+// "host:port", IPv6 in brackets.
+std::string host_port(const std::string& host, std::uint16_t port);
+
+// A non-blocking listening socket on exactly this address, with the longest backlog allowed.
+Fd listen_tcp(const std::string& host, std::uint16_t port);
+std::uint16_t local_port(const Fd& socket);
+
+// No delay for small messages; a peer whose machine vanished is noticed within seconds.
+void tune_stream(const Fd& socket);
+
+// A connected, non-blocking socket, tuned. Tries each address of the name once and
+// throws Error(unreachable) saying why each failed. Signalling `abort` ends it with
+// Error(cancelled).
+Fd connect_tcp(const std::string& host, std::uint16_t port, Deadline deadline,
+               const EventFd* abort = nullptr);
+
+}  // namespace tensorbus::os

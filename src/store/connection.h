@@ -1,0 +1,55 @@
+// One client of the server: its socket, its buffers, and how far it has introduced itself.
+#pragma once
+
+#include <cstdint>
+#include <map>
+#include <optional>
+#include <string>
+#include <string_view>
+
+#include "os/fd.h"
+#include "store/protocol.h"
+#include "store/waits.h"
+#include "tensorbus/deadline.h"
+
+namespace tensorbus::store {
+
+struct Connection {
+  enum class State : std::uint8_t {
+    greeting,  // nothing known yet
+    proving,   // said hello, owes the token's proof
+    native,
+    torch_greeting,  // owes VALIDATE
+    torch,
+  };
+
+  // Reads what is there, up to a share that leaves time for others. False when the client is gone.
+  bool receive();
+  // Sends what it can. False when the client is gone or reads too slowly to be kept.
+  bool flush();
+
+  std::string_view input() const { return std::string_view(in).substr(in_at); }
+  void consume(std::size_t size);
+  void reply(std::uint64_t id, Code code, std::string_view body);
+  bool has_output() const noexcept { return out_at < out.size(); }
+
+  std::uint64_t number = 0;
+  os::Fd socket;
+  State state = State::greeting;
+  TimePoint accepted{};
+  std::string in;
+  std::size_t in_at = 0;
+  std::size_t needed = 1;  // no use parsing before there is this much input
+  std::string out;
+  std::size_t out_at = 0;
+  bool closing = false;  // as soon as the output is sent
+  bool dirty = false;    // has output that waits for the end of the turn
+  bool wants_write = false;
+
+  Hello client_hello;
+  Hello server_hello;
+  std::map<std::uint64_t, Ticket> blocked;  // native: tickets by request id
+  std::optional<Ticket> torch_wait;         // torch: later requests wait for this one's reply
+};
+
+}  // namespace tensorbus::store

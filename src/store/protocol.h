@@ -1,0 +1,102 @@
+// Our wire protocol: what the native client says and the server understands. The journal holds the
+// same requests, so that a restarted server replays what it was told.
+//
+//   client hello   "TBUS" u16 version  u16 0      session[16] nonce[16]
+//   server hello   "TBUS" u16 version  u16 flags  instance[16] nonce[16]
+//   if flags say that a token is asked for:
+//     client       proof[32]          server  proof[32], or it closes
+//   request        u32 size  u64 id  u8 op    body
+//   reply          u32 size  u64 id  u8 code  body (a message when code is not ok)
+//
+// Ids grow; together with the session they name a request for ever, so that one sent again after a
+// reconnect is applied once. Every changing request starts with the lowest id that still waits for
+// its reply: the server forgets the replies below it.
+#pragma once
+
+#include <array>
+#include <cstdint>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "base/bytes.h"
+#include "tensorbus/store.h"
+
+namespace tensorbus::store {
+
+inline constexpr std::string_view hello_magic = "TBUS";
+inline constexpr std::uint16_t protocol_version = 1;
+inline constexpr std::uint16_t flag_token = 1;
+inline constexpr std::size_t hello_size = 4 + 2 + 2 + 16 + 16;
+inline constexpr std::size_t proof_size = 32;
+inline constexpr std::size_t frame_header_size = 4 + 8 + 1;
+// Beyond the largest single value there is room for batches; a larger batch is refused.
+inline constexpr std::size_t max_frame_size = 64 * 1024 * 1024;
+
+enum class Op : std::uint8_t {
+  get = 1,
+  exists = 2,
+  list = 3,
+  // These block: the reply comes when the condition holds, or on cancel.
+  wait = 4,
+  wait_all = 5,
+  barrier = 6,
+  // The reply lists the present keys; events follow under the same id until cancel.
+  watch = 7,
+  cancel = 8,
+  // These change the store.
+  set = 16,
+  add = 17,
+  swap = 18,
+  erase = 19,
+  append = 20,
+  push = 21,
+  pop = 22,
+  grant = 23,
+  refresh = 24,
+  revoke = 25,
+  // These stand in the journal only.
+  expire = 32,
+  finished = 33,
+  restore_key = 34,
+  restore_queue = 35,
+  restore_revision = 36,
+};
+
+constexpr bool is_change(Op op) { return op >= Op::set && op <= Op::revoke; }
+constexpr bool is_blocking(Op op) { return op >= Op::wait && op <= Op::watch; }
+
+// In a reply's code byte: not an answer but one event of a watch.
+inline constexpr std::uint8_t event_code = 0xFF;
+
+using Id16 = std::array<char, 16>;
+Id16 random_id();
+std::string_view view(const Id16& id);
+
+struct Hello {
+  std::uint16_t version = protocol_version;
+  std::uint16_t flags = 0;
+  Id16 id{};  // the client's session, or the server's instance
+  Id16 nonce{};
+};
+std::string encode(const Hello& hello);
+// Throws Error(failed) if it is not one of ours.
+Hello decode_hello(std::string_view bytes);
+
+// What a side must compute to show that it knows the token.
+std::string token_proof(const std::string& token, bool of_server, const Hello& client,
+                        const Hello& server);
+
+std::string encode_frame(std::uint64_t id, std::uint8_t op_or_code, std::string_view body);
+
+// Request bodies, written by clients and read by the engine.
+std::string keys_body(std::span<const std::string> keys);
+std::vector<std::string_view> read_keys(Decoder& body);
+std::string set_body(std::span<const Entry> entries, std::uint64_t lease);
+std::string condition_body(const Condition& condition);
+Condition read_condition(Decoder& body);
+
+std::string encode(const StoreEvent& event);
+StoreEvent decode_event(Decoder& body);
+
+}  // namespace tensorbus::store

@@ -1,0 +1,324 @@
+// The server's one thread: accepts, reads, lets the service work, writes the journal, then answers.
+#include <fmt/format.h>
+#include <pthread.h>
+#include <signal.h>
+#include <sys/epoll.h>
+#include <sys/socket.h>
+
+#include <algorithm>
+#include <array>
+#include <atomic>
+#include <cerrno>
+#include <condition_variable>
+#include <deque>
+#include <map>
+#include <mutex>
+#include <thread>
+
+#include "base/clock.h"
+#include "base/interrupt.h"
+#include "base/log.h"
+#include "os/fork.h"
+#include "os/poll.h"
+#include "os/tcp.h"
+#include "store/service.h"
+
+namespace tensorbus {
+namespace {
+
+using store::Connection;
+using store::Service;
+
+constexpr std::uint64_t listener_number = 0;
+constexpr std::uint64_t wake_number = 1;
+constexpr std::uint64_t first_connection_number = 2;
+// Who has not introduced itself by then is no client.
+constexpr auto greeting_time = std::chrono::seconds(10);
+// How long stop() keeps sending to clients that read slowly.
+constexpr auto drain_time = std::chrono::seconds(1);
+
+void block_signals_in_this_thread() {
+  // Signals belong to the application's threads; one that lands here would not interrupt its wait.
+  sigset_t all;
+  ::sigfillset(&all);
+  ::pthread_sigmask(SIG_SETMASK, &all, nullptr);
+}
+
+}  // namespace
+
+class StoreServer::Impl {
+ public:
+  explicit Impl(const StoreServerOptions& options)
+      : host_(options.host),
+        on_failure_(options.on_failure),
+        listener_(os::listen_tcp(options.host, options.port)),
+        port_(os::local_port(listener_)),
+        service_(options),
+        epoll_(::epoll_create1(EPOLL_CLOEXEC)) {
+    if (!epoll_) os::throw_errno("epoll_create1");
+    watch(listener_.get(), listener_number, EPOLLIN, EPOLL_CTL_ADD);
+    watch(wake_.get(), wake_number, EPOLLIN, EPOLL_CTL_ADD);
+    thread_ = std::thread([this] {
+      block_signals_in_this_thread();
+      run();
+    });
+  }
+
+  ~Impl() { stop(); }
+
+  std::uint16_t port() const noexcept { return port_; }
+  std::string url() const { return "tensorbus://" + os::host_port(host_, port_); }
+
+  StoreServerStats stats() const {
+    StoreServerStats stats;
+    store::ServiceCounters& counters = service_.counters();
+    const auto microseconds = [&](double share) {
+      return std::chrono::duration<double, std::micro>(counters.request_time.quantile(share))
+          .count();
+    };
+    stats.connections = open_.value();
+    stats.accepted = accepted_.value();
+    stats.requests = counters.requests.value();
+    stats.refused = counters.refused.value();
+    stats.keys = counters.keys.value();
+    stats.waits = counters.waits.value();
+    stats.revision = counters.revision.value();
+    stats.request_p50_us = microseconds(0.5);
+    stats.request_p99_us = microseconds(0.99);
+    return stats;
+  }
+
+  void wait_for_workers(std::size_t count, Deadline deadline) {
+    std::unique_lock lock(workers_mutex_);
+    while (workers_ < static_cast<std::int64_t>(count)) {
+      throw_if_interrupted();
+      if (deadline.expired()) {
+        throw Error(Code::timeout, fmt::format("{} of {} workers joined the store at {} in time",
+                                               workers_, count, url()));
+      }
+      if (failed_) throw Error(Code::failed, "the store server has failed; see its log");
+      const Duration sleep = std::min(deadline.remaining(), longest_sleep());
+      if (sleep == Duration::max()) {
+        workers_changed_.wait(lock);
+      } else {
+        workers_changed_.wait_for(lock, sleep);
+      }
+    }
+  }
+
+  void stop() noexcept {
+    if (!thread_.joinable()) return;
+    if (os::fork_generation() != generation_) {
+      // A forked child has the object but not the thread.
+      thread_.detach();
+      return;
+    }
+    stopping_ = true;
+    wake_.signal();
+    thread_.join();
+  }
+
+ private:
+  void watch(int fd, std::uint64_t number, std::uint32_t events, int operation) {
+    epoll_event event{};
+    event.events = events;
+    event.data.u64 = number;
+    if (::epoll_ctl(epoll_.get(), operation, fd, &event) != 0) os::throw_errno("epoll_ctl");
+  }
+
+  void run() {
+    try {
+      while (!stopping_) turn();
+      drain();
+    } catch (const std::exception& error) {
+      log::error("the store server stops: {}", error.what());
+      failed_ = true;
+      if (on_failure_) on_failure_(current_exception_status());
+    }
+    connections_.clear();
+    open_.set(0);
+    listener_.reset();
+    const std::lock_guard lock(workers_mutex_);
+    workers_changed_.notify_all();
+  }
+
+  void turn() {
+    std::array<epoll_event, 256> events;
+    const int count = ::epoll_wait(epoll_.get(), events.data(), static_cast<int>(events.size()),
+                                   milliseconds_to_next_timer());
+    if (count < 0 && errno != EINTR) os::throw_errno("epoll_wait");
+    for (int i = 0; i < count; ++i) {
+      const std::uint64_t number = events[static_cast<std::size_t>(i)].data.u64;
+      if (number == listener_number) {
+        accept_all();
+      } else if (number == wake_number) {
+        wake_.drain();
+      } else if (const auto found = connections_.find(number); found != connections_.end()) {
+        handle(*found->second, events[static_cast<std::size_t>(i)].events);
+      }
+    }
+    const TimePoint time = now();
+    service_.tick(time);
+    drop_silent(time);
+    finish_turn();
+  }
+
+  // Log, then answer: what a client was told is never lost.
+  void finish_turn() {
+    while (Connection* resumed = service_.take_resumed()) service_.serve(*resumed);
+    service_.commit();
+    for (Connection* connection : service_.take_dirty()) flush(*connection);
+    while (Connection* old = service_.take_replaced()) drop(*old);
+    publish_workers();
+  }
+
+  void flush(Connection& connection) {
+    if (!connection.flush() || (connection.closing && !connection.has_output())) {
+      drop(connection);
+      return;
+    }
+    if (connection.has_output() != connection.wants_write) {
+      connection.wants_write = connection.has_output();
+      watch(connection.socket.get(), connection.number,
+            connection.wants_write ? EPOLLIN | EPOLLOUT : EPOLLIN, EPOLL_CTL_MOD);
+    }
+  }
+
+  void handle(Connection& connection, std::uint32_t events) {
+    if ((events & (EPOLLIN | EPOLLHUP | EPOLLERR)) != 0) {
+      if (!connection.receive()) {
+        drop(connection);
+        return;
+      }
+      service_.serve(connection);
+    }
+    if ((events & EPOLLOUT) != 0) flush(connection);
+  }
+
+  void accept_all() {
+    while (true) {
+      os::Fd socket(::accept4(listener_.get(), nullptr, nullptr, SOCK_NONBLOCK | SOCK_CLOEXEC));
+      if (!socket) {
+        if (errno == EMFILE || errno == ENFILE || errno == ENOBUFS || errno == ENOMEM) {
+          // The listener stays ready, so without a pause this would spin.
+          log::warn("{}; new clients wait until one leaves", os::errno_message("accept", errno));
+          watch(listener_.get(), listener_number, 0, EPOLL_CTL_MOD);
+          accepting_ = false;
+          return;
+        }
+        if (errno == EINTR || errno == ECONNABORTED) continue;
+        return;
+      }
+      os::tune_stream(socket);
+      auto connection = std::make_unique<Connection>();
+      connection->number = next_number_++;
+      connection->accepted = now();
+      connection->socket = std::move(socket);
+      watch(connection->socket.get(), connection->number, EPOLLIN, EPOLL_CTL_ADD);
+      greeting_.push_back(connection->number);
+      connections_.emplace(connection->number, std::move(connection));
+      accepted_.add();
+      open_.set(connections_.size());
+    }
+  }
+
+  void drop(Connection& connection) {
+    service_.forget(connection);
+    connections_.erase(connection.number);
+    open_.set(connections_.size());
+    if (!accepting_) {
+      accepting_ = true;
+      watch(listener_.get(), listener_number, EPOLLIN, EPOLL_CTL_MOD);
+    }
+  }
+
+  void drop_silent(TimePoint time) {
+    while (!greeting_.empty()) {
+      const auto found = connections_.find(greeting_.front());
+      if (found != connections_.end()) {
+        Connection& connection = *found->second;
+        const bool introduced = connection.state == Connection::State::native ||
+                                connection.state == Connection::State::torch;
+        if (!introduced && time - connection.accepted < greeting_time) return;
+        if (!introduced) {
+          log::warn("connection {} is closed: it has not introduced itself", connection.number);
+          drop(connection);
+        }
+      }
+      greeting_.pop_front();
+    }
+  }
+
+  int milliseconds_to_next_timer() const {
+    std::optional<TimePoint> next = service_.next_expiry();
+    if (!greeting_.empty()) {
+      if (const auto found = connections_.find(greeting_.front()); found != connections_.end()) {
+        const TimePoint silent = found->second->accepted + greeting_time;
+        next = next ? std::min(*next, silent) : silent;
+      } else {
+        return 0;
+      }
+    }
+    if (!next) return 60'000;
+    const auto left = std::chrono::ceil<std::chrono::milliseconds>(*next - now()).count();
+    return static_cast<int>(std::clamp<std::int64_t>(left, 0, 60'000));
+  }
+
+  void publish_workers() {
+    const std::int64_t workers = service_.workers();
+    if (workers == workers_seen_) return;
+    workers_seen_ = workers;
+    const std::lock_guard lock(workers_mutex_);
+    workers_ = workers;
+    workers_changed_.notify_all();
+  }
+
+  void drain() {
+    listener_.reset();
+    service_.commit();
+    const Deadline deadline = Deadline::after(drain_time);
+    for (auto& [_, connection] : connections_) {
+      while (connection->has_output() && connection->flush() && connection->has_output()) {
+        pollfd writable{connection->socket.get(), POLLOUT, 0};
+        if (!os::wait_ready({&writable, 1}, deadline)) break;
+      }
+    }
+  }
+
+  const unsigned generation_ = os::fork_generation();
+  const std::string host_;
+  const std::function<void(const Status&)> on_failure_;
+  os::Fd listener_;
+  const std::uint16_t port_;
+  mutable Service service_;
+  os::Fd epoll_;
+  os::EventFd wake_;
+  std::map<std::uint64_t, std::unique_ptr<Connection>> connections_;
+  std::deque<std::uint64_t> greeting_;
+  std::uint64_t next_number_ = first_connection_number;
+  bool accepting_ = true;
+  std::atomic<bool> stopping_{false};
+  std::atomic<bool> failed_{false};
+  observe::Counter open_;
+  observe::Counter accepted_;
+
+  std::mutex workers_mutex_;
+  std::condition_variable workers_changed_;
+  std::int64_t workers_ = 0;
+  std::int64_t workers_seen_ = 0;
+
+  std::thread thread_;
+};
+
+StoreServer::StoreServer(const StoreServerOptions& options)
+    : impl_(std::make_unique<Impl>(options)) {}
+StoreServer::~StoreServer() = default;
+std::uint16_t StoreServer::port() const noexcept { return impl_->port(); }
+std::string StoreServer::url() const { return impl_->url(); }
+StoreServerStats StoreServer::stats() const { return impl_->stats(); }
+void StoreServer::wait_for_workers(std::size_t count, Deadline deadline) {
+  impl_->wait_for_workers(count, deadline);
+}
+void StoreServer::stop() noexcept { impl_->stop(); }
+
+}  // namespace tensorbus

@@ -1,0 +1,103 @@
+// tensorbus store: serves the rendezvous store until it is told to stop.
+#include <fmt/format.h>
+#include <signal.h>
+#include <sys/resource.h>
+#include <unistd.h>
+
+#include <cstdio>
+#include <fstream>
+#include <iostream>
+#include <memory>
+#include <mutex>
+
+#include "base/config.h"
+#include "base/log.h"
+#include "tensorbus/store.h"
+#include "tools/commands.h"
+
+namespace tensorbus::tools {
+namespace {
+
+struct Options {
+  StoreServerOptions server;
+  std::string token_file;
+};
+
+// Each client is a descriptor, and the usual soft limit is 1024.
+void raise_descriptor_limit() {
+  rlimit limit{};
+  if (::getrlimit(RLIMIT_NOFILE, &limit) != 0) return;
+  limit.rlim_cur = limit.rlim_max;
+  ::setrlimit(RLIMIT_NOFILE, &limit);
+}
+
+int serve(Options options) {
+  raise_descriptor_limit();
+  options.server.token = read_token(options.token_file);
+  if (!options.server.token) options.server.token = config::variable("TENSORBUS_TOKEN");
+
+  // Blocked before the server's thread exists, so that they come to sigwait() below.
+  sigset_t signals;
+  ::sigemptyset(&signals);
+  for (const int signal : {SIGTERM, SIGINT, SIGHUP}) ::sigaddset(&signals, signal);
+  ::pthread_sigmask(SIG_BLOCK, &signals, nullptr);
+
+  std::mutex mutex;
+  Status failure;
+  options.server.on_failure = [&](const Status& status) {
+    const std::lock_guard lock(mutex);
+    failure = status;
+    ::kill(::getpid(), SIGTERM);
+  };
+  StoreServer server(options.server);
+  std::cout << "ready " << server.url() << std::endl;
+
+  int signal = 0;
+  ::sigwait(&signals, &signal);
+  server.stop();
+  const std::lock_guard lock(mutex);
+  if (!failure.ok()) throw Error(failure);
+  const StoreServerStats stats = server.stats();
+  log::info("stopped after {} connections and {} requests", stats.accepted, stats.requests);
+  return exit_ok;
+}
+
+}  // namespace
+
+std::optional<std::string> read_token(const std::string& path) {
+  if (path.empty()) return std::nullopt;
+  std::ifstream file(path);
+  std::string token;
+  if (!std::getline(file, token) || token.empty()) {
+    throw Error(Code::invalid_argument, fmt::format("token file {} cannot be read or its first "
+                                                    "line is empty",
+                                                    path));
+  }
+  return token;
+}
+
+void add_store(CLI::App& app, Run& run) {
+  auto options = std::make_shared<Options>();
+  CLI::App* command = app.add_subcommand(
+      "store", "Serve the rendezvous store, for tensorbus and torch TCPStore clients");
+  command->add_option("--host", options->server.host, "The only address to listen on")
+      ->capture_default_str();
+  command->add_option("--port", options->server.port, "Port; 0 picks a free one")
+      ->capture_default_str();
+  command->add_option("--journal", options->server.journal,
+                      "File that keeps the state: a restarted server has lost nothing it "
+                      "acknowledged");
+  command->add_option("--token-file", options->token_file,
+                      "File whose first line is the token that clients must prove (default: "
+                      "$TENSORBUS_TOKEN)");
+  command->add_flag("--allow-torch", options->server.allow_torch,
+                    "Admit torch clients although a token is set (they cannot prove it)");
+  command->footer(
+      "Prints \"ready URL\" when it serves; SIGTERM or Ctrl-C stops it cleanly.\n\n"
+      "Examples:\n"
+      "  tensorbus store --host 0.0.0.0 --journal /var/lib/tensorbus/store.journal\n"
+      "  tensorbus store --port 0 --token-file secret.txt");
+  command->callback([options, &run] { run = [options] { return serve(*options); }; });
+}
+
+}  // namespace tensorbus::tools

@@ -1,0 +1,130 @@
+"""What a stranger gets: imports without torch, the program, the installed C++ library, the README."""
+
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+import tensorbus
+
+ROOT = Path(__file__).resolve().parents[2]
+PROGRAM = Path(sys.executable).parent / "tensorbus"
+
+
+def test_import_needs_no_heavy_package():
+    code = (
+        "import sys, tensorbus, tensorbus.kvstore;"
+        "heavy = {'torch', 'ray', 'lmdb', 'numpy'} & set(sys.modules);"
+        "sys.exit(f'imported {heavy}' if heavy else 0)"
+    )
+    subprocess.run([sys.executable, "-c", code], check=True, timeout=30)
+
+
+def test_import_is_quick():
+    """No threads, no network, nothing that a library's import should not do."""
+    code = "import threading, tensorbus.kvstore; assert threading.active_count() == 1"
+    subprocess.run([sys.executable, "-c", code], check=True, timeout=30)
+
+
+def test_program_says_its_version():
+    done = subprocess.run([PROGRAM, "--version"], capture_output=True, text=True, timeout=30)
+    assert done.returncode == 0
+    assert done.stdout.strip() == f"tensorbus {tensorbus.__version__}"
+
+
+@pytest.mark.parametrize("arguments", [[], ["nonsense"], ["kv"], ["store", "--port", "x"]])
+def test_wrong_usage_is_exit_code_2(arguments):
+    done = subprocess.run([PROGRAM, *arguments], capture_output=True, text=True, timeout=30)
+    assert done.returncode == 2
+    assert "--help" in done.stderr + done.stdout
+
+
+def test_log_records_reach_python(caplog):
+    code = (
+        "import logging, sys; logging.basicConfig(level=logging.DEBUG, stream=sys.stdout);"
+        "import tensorbus"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", code],
+        capture_output=True,
+        text=True,
+        timeout=30,
+        env={"TENSORBUS_TYPO": "1", "PATH": ""},
+    )
+    assert "WARNING:tensorbus:" in done.stdout
+    assert "TENSORBUS_TYPO" in done.stdout
+
+
+@pytest.mark.timeout(300)
+def test_installed_library_is_found_by_cmake(tmp_path):
+    """find_package(tensorbus) in a project of its own, linked and run."""
+    prefix = tmp_path / "prefix"
+    build = tmp_path / "build"
+
+    def run(*command: str | Path) -> str:
+        done = subprocess.run(command, capture_output=True, text=True, timeout=240)
+        assert done.returncode == 0, done.stdout + done.stderr
+        return done.stdout
+
+    run("cmake", "--install", ROOT / "build/release", "--prefix", prefix, "--component", "sdk")
+    run(
+        *("cmake", "-S", ROOT / "tests/install", "-B", build, "-G", "Ninja"),
+        f"-DCMAKE_PREFIX_PATH={prefix}",
+    )
+    run("cmake", "--build", build)
+    assert run(build / "smoke").strip() == "hello from the store"
+
+
+def code_blocks(language: str) -> list[str]:
+    text = (ROOT / "README.md").read_text()
+    return re.findall(rf"```{language}\n(.*?)```", text, re.DOTALL)
+
+
+@pytest.mark.parametrize("number", range(len(code_blocks("python"))))
+def test_python_blocks_of_the_readme_run(number, tmp_path):
+    script = tmp_path / "block.py"
+    script.write_text(code_blocks("python")[number])
+    subprocess.run([sys.executable, script], check=True, timeout=60, cwd=tmp_path)
+
+
+@pytest.mark.parametrize("number", range(len(code_blocks("sh"))))
+def test_shell_blocks_of_the_readme_run(number, tmp_path):
+    """Those that call the program; `make` is what is running right now."""
+    block = code_blocks("sh")[number]
+    lines = [line for line in block.splitlines() if not line.startswith("make ")]
+    if not any(lines):
+        assert {line.split()[1] for line in block.splitlines() if line} <= make_targets()
+        return
+    script = "set -eu\ntrap 'kill $(jobs -p) 2>/dev/null' EXIT\n" + "\n".join(lines)
+    subprocess.run(
+        ["bash", "-c", script],
+        check=True,
+        timeout=60,
+        cwd=tmp_path,
+        env={"PATH": f"{PROGRAM.parent}:/usr/bin:/bin"},
+    )
+
+
+def make_targets() -> set[str]:
+    return set(re.findall(r"^([a-z-]+):.*##", (ROOT / "Makefile").read_text(), re.MULTILINE))
+
+
+def test_readme_has_blocks_of_both_kinds():
+    assert code_blocks("python")
+    assert code_blocks("sh")
+
+
+def test_make_help_lists_every_promised_target():
+    promised = {"demo", "build", "test", "test-long", "test-tsan", "bench", "lint", "format"}
+    assert promised | {"clean", "help"} <= make_targets()
+
+
+def test_environment_variables_are_documented_and_few():
+    """Fewer than twenty, each in the settings table of docs/index.md."""
+    source = (ROOT / "src/base/config.cc").read_text()
+    names = set(re.findall(r'Setting\{"(TENSORBUS_\w+)"', source))
+    documented = set(re.findall(r"`(TENSORBUS_\w+)`", (ROOT / "docs/index.md").read_text()))
+    assert names
+    assert len(names) < 20
+    assert names <= documented
