@@ -86,7 +86,7 @@ void scatter_chunk(const Program& program, const Chunk& chunk, std::span<const s
 }
 
 void reduce_chunk(const Program& program, const Chunk& chunk, std::span<const Sources> members,
-                  Targets to) {
+                  Targets to, Caches caches) {
   check_members(program, members.size());
   std::vector<const std::byte*> first(members.size());
   Reduction reduction(program.source.folds);
@@ -96,12 +96,14 @@ void reduce_chunk(const Program& program, const Chunk& chunk, std::span<const So
       first[i] = members[i][part.tensor] + run.source;
     }
     reduction.run(grid_of(run, source_pitch(run), target_pitch(run)), part.source, first,
-                  part.target, to[part.tensor] + run.target);
+                  part.target, to[part.tensor] + run.target, caches);
   }
+  fence_after(caches);
 }
 
 void reduce_packed_chunk(const Program& program, const Chunk& chunk,
-                         std::span<const std::span<const std::byte>> wires, Targets to) {
+                         std::span<const std::span<const std::byte>> wires, Targets to,
+                         Caches caches) {
   check_members(program, wires.size());
   for (const std::span<const std::byte> wire : wires) check_wire(chunk, wire.size());
   std::vector<const std::byte*> first(wires.size());
@@ -110,8 +112,9 @@ void reduce_packed_chunk(const Program& program, const Chunk& chunk,
     const ProgramPart& part = program.parts[run.part];
     for (std::size_t i = 0; i < first.size(); ++i) first[i] = wires[i].data() + run.wire;
     reduction.run(grid_of(run, wire_pitch(run, part.wire), target_pitch(run)), part.wire, first,
-                  part.target, to[part.tensor] + run.target);
+                  part.target, to[part.tensor] + run.target, caches);
   }
+  fence_after(caches);
 }
 
 void execute(const Program& program, std::span<const Sources> members, Targets to) {
@@ -121,7 +124,7 @@ void execute(const Program& program, std::span<const Sources> members, Targets t
   const Caches caches = caches_for(bytes);
   for (const Chunk& chunk : program.chunks) {
     if (program.source.reduces()) {
-      reduce_chunk(program, chunk, members, to);
+      reduce_chunk(program, chunk, members, to, caches);
     } else {
       copy_chunk(program, chunk, members.front(), to, caches);
     }

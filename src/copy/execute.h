@@ -34,11 +34,12 @@ void scatter_chunk(const plan::Program& program, const plan::Chunk& chunk,
 // Both sides bound, every member with the strides of the program: reads each member once. `members`
 // are in the order of program.source.ranks.
 void reduce_chunk(const plan::Program& program, const plan::Chunk& chunk,
-                  std::span<const Sources> members, Targets to);
+                  std::span<const Sources> members, Targets to, Caches caches = Caches::keep);
 
 // Target bound: reduces what each member's gather_chunk packed.
 void reduce_packed_chunk(const plan::Program& program, const plan::Chunk& chunk,
-                         std::span<const std::span<const std::byte>> wires, Targets to);
+                         std::span<const std::span<const std::byte>> wires, Targets to,
+                         Caches caches = Caches::keep);
 
 // All chunks: a copy has one member.
 void execute(const plan::Program& program, std::span<const Sources> members, Targets to);

@@ -7,7 +7,6 @@
 namespace tensorbus::copy {
 namespace {
 
-// Rows shorter than this lose more to half-filled lines than bypassing the caches gains.
 constexpr std::size_t shortest_bypassing_row = 1024;
 
 // The elements of a tile stay in the first-level cache at both ends.
@@ -69,6 +68,10 @@ Grid merged(Grid grid, ItemBytes items) {
   return grid;
 }
 
+Caches caches_for_rows(std::size_t row_bytes, Caches wanted) noexcept {
+  return row_bytes < shortest_bypassing_row ? Caches::keep : wanted;
+}
+
 void move(const Grid& grid, Dtype from_type, const std::byte* from, Dtype to_type, std::byte* to,
           Caches caches) {
   const ItemBytes items{item_bytes(from_type), item_bytes(to_type)};
@@ -80,8 +83,8 @@ void move(const Grid& grid, Dtype from_type, const std::byte* from, Dtype to_typ
   if (from_type == to_type && row_bytes <= largest_copied_item && std::has_single_bit(row_bytes)) {
     return move_elements(whole, copy_of_size(row_bytes).steps, from, to);
   }
-  if (row_bytes < shortest_bypassing_row) caches = Caches::keep;
-  move_rows(whole, cast_between(from_type, to_type).row, from, to, caches);
+  move_rows(whole, cast_between(from_type, to_type).row, from, to,
+            caches_for_rows(row_bytes, caches));
 }
 
 }  // namespace tensorbus::copy

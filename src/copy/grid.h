@@ -31,6 +31,9 @@ struct ItemBytes {
 // are planes.
 Grid merged(Grid grid, ItemBytes items);
 
+// Rows that are too short lose more to half-filled lines than bypassing the caches gains.
+Caches caches_for_rows(std::size_t row_bytes, Caches wanted) noexcept;
+
 // Moves every element of the grid.
 void move(const Grid& grid, Dtype from_type, const std::byte* from, Dtype to_type, std::byte* to,
           Caches caches);

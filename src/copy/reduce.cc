@@ -9,7 +9,8 @@
 namespace tensorbus::copy {
 namespace {
 
-constexpr std::size_t block_elements = 1024;
+// Two blocks of float fit into the first-level cache.
+constexpr std::size_t block_elements = 2048;
 constexpr std::size_t block_bytes = block_elements * sizeof(double);
 
 // Rows of one plane that are reduced together, at most block_elements.
@@ -67,18 +68,30 @@ void fold(ReduceOp op, Value* result, const Value* next, std::size_t count) {
   }
 }
 
+// sum[i] += from[i], or null where there is no vectorised one.
+using AddRow = void (*)(const std::byte* from, float* sum, std::size_t count);
+
+AddRow add_row_of(Dtype dtype) {
+  if (dtype == Dtype::float32) return simd::add_float32;
+  if (dtype == Dtype::bfloat16) return simd::add_bfloat16;
+  if (dtype == Dtype::float16) return simd::add_float16;
+  return nullptr;
+}
+
 // Reduces one block after the other; `Value` is the accumulator's type.
 template <typename Value>
 class BlockReducer {
  public:
   BlockReducer(std::span<const plan::Fold> folds, std::byte* scratch, Dtype from_type,
-               Dtype to_type, const Grid& grid)
+               Dtype to_type, const Grid& grid, Caches caches)
       : folds_(folds),
         scratch_(scratch),
         widen_(cast_between(from_type, dtype_of<Value>())),
         narrow_(cast_between(dtype_of<Value>(), to_type)),
+        add_row_(add_row_of(from_type)),
         from_row_(grid.from.row),
-        to_row_(grid.to.row) {}
+        to_row_(grid.to.row),
+        caches_(caches) {}
 
   void reduce(Block block, std::span<const std::byte* const> from, std::ptrdiff_t offset,
               std::byte* to) {
@@ -104,8 +117,10 @@ class BlockReducer {
     const auto count = static_cast<std::size_t>(fold_here.count);
     evaluate(level - 1, first, result);
     for (std::size_t i = 1; i < count; ++i) {
+      const std::size_t member = first + i * width;
+      if (added(level - 1, fold_here.op, member, result)) continue;
       Value* next = scratch(level - 1);
-      evaluate(level - 1, first + i * width, next);
+      evaluate(level - 1, member, next);
       fold(fold_here.op, result, next, block_.elements());
     }
     if constexpr (std::is_floating_point_v<Value>) {
@@ -114,6 +129,20 @@ class BlockReducer {
         for (std::size_t i = 0; i < block_.elements(); ++i) result[i] /= divisor;
       }
     }
+  }
+
+  // The fold of a member's own elements without a stop in scratch, for what is summed most.
+  bool added(std::size_t level, ReduceOp op, std::size_t member, Value* result) const {
+    if constexpr (std::is_same_v<Value, float>) {
+      if (level > 0 || add_row_ == nullptr || block_.length == 1) return false;
+      if (op != ReduceOp::sum && op != ReduceOp::avg) return false;
+      const std::byte* from = from_[member] + offset_;
+      for (std::size_t row = 0; row < block_.rows; ++row, from += from_row_) {
+        add_row_(from, result + row * block_.length, block_.length);
+      }
+      return true;
+    }
+    return false;
   }
 
   std::size_t width_below(std::size_t level) const {
@@ -139,7 +168,7 @@ class BlockReducer {
       return narrow_.steps(bytes_of(values), sizeof(Value), to, to_row_, block_.rows);
     }
     for (std::size_t row = 0; row < block_.rows; ++row) {
-      narrow_.row(bytes_of(values + row * block_.length), to, block_.length, Caches::keep);
+      narrow_.row(bytes_of(values + row * block_.length), to, block_.length, caches_);
       to += to_row_;
     }
   }
@@ -148,8 +177,10 @@ class BlockReducer {
   std::byte* scratch_;
   Cast widen_;
   Cast narrow_;
+  AddRow add_row_;
   std::ptrdiff_t from_row_;
   std::ptrdiff_t to_row_;
+  Caches caches_;
   Block block_{};
   std::span<const std::byte* const> from_;
   std::ptrdiff_t offset_ = 0;
@@ -187,11 +218,12 @@ Reduction::Reduction(std::span<const plan::Fold> folds)
     : folds_(folds), scratch_((folds.size() + 1) * block_bytes) {}
 
 void Reduction::run(const Grid& grid, Dtype from_type, std::span<const std::byte* const> from,
-                    Dtype to_type, std::byte* to) {
+                    Dtype to_type, std::byte* to, Caches caches) {
   const ItemBytes items{item_bytes(from_type), item_bytes(to_type)};
   const Grid whole = merged(grid, items);
   const auto reduce_in = [&]<typename Value>(Value) {
-    BlockReducer<Value> reducer(folds_, scratch_.data(), from_type, to_type, whole);
+    BlockReducer<Value> reducer(folds_, scratch_.data(), from_type, to_type, whole,
+                                caches_for_rows(whole.length * items.to, caches));
     for_each_block(whole, [&](Block block, std::size_t plane, std::size_t row, std::size_t column) {
       reducer.reduce(block, from, offset(whole.from, items.from, plane, row, column),
                      to + offset(whole.to, items.to, plane, row, column));

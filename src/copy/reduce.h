@@ -21,7 +21,7 @@ class Reduction {
 
   // `from` has one first element per member; all members have the grid's pitch.
   void run(const Grid& grid, Dtype from_type, std::span<const std::byte* const> from, Dtype to_type,
-           std::byte* to);
+           std::byte* to, Caches caches);
 
  private:
   std::span<const plan::Fold> folds_;
