@@ -1,0 +1,124 @@
+"""What all tests share: real servers, child processes that never outlive their test, leak checks.
+
+Everything that is started here is ended here, by its process id, also when a test fails.
+"""
+
+import os
+import shutil
+import sys
+import tempfile
+import uuid
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from processes import Process, ServerProcess, Start, StartServer, start_etcd
+from tensorbus.kvstore import StoreServer
+
+SHARED_MEMORY = Path("/dev/shm")
+
+
+def pytest_addoption(parser: pytest.Parser) -> None:
+    parser.addoption("--long", action="store_true", help="run the tests marked long as well")
+
+
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    if config.getoption("--long"):
+        return
+    for item in items:
+        if item.get_closest_marker("long"):
+            item.add_marker(pytest.mark.skip(reason="a long test: give --long"))
+
+
+@pytest.fixture
+def start_program() -> Iterator[Start]:
+    """Starts commands; kills what still runs when the test is over."""
+    started: list[Process] = []
+
+    def start(*command: str, env: dict[str, str] | None = None) -> Process:
+        started.append(Process(list(command), env))
+        return started[-1]
+
+    yield start
+    for process in started:
+        process.kill()
+
+
+@pytest.fixture
+def start_python(start_program: Start) -> Start:
+    """Starts Python scripts, given as text, with arguments."""
+
+    def start(script: str, *arguments: object, env: dict[str, str] | None = None) -> Process:
+        texts = [str(argument) for argument in arguments]
+        return start_program(sys.executable, "-u", "-c", script, *texts, env=env)
+
+    return start
+
+
+@pytest.fixture
+def start_server(start_python: Start) -> StartServer:
+    def start(
+        *, port: int = 0, journal: Path | str = "", token: str = "", allow_torch: bool = False
+    ) -> ServerProcess:
+        return ServerProcess(start_python, port, str(journal), token, allow_torch)
+
+    return start
+
+
+@pytest.fixture(scope="session")
+def store_server() -> Iterator[StoreServer]:
+    """One server in this process for all tests that do not harm it; keep to keys of your own."""
+    with StoreServer("127.0.0.1", 0) as server:
+        yield server
+
+
+@pytest.fixture(scope="session")
+def etcd() -> Iterator[int]:
+    """A real etcd on loopback; its client port."""
+    folder = Path(tempfile.mkdtemp(prefix="etcd-"))
+    process = None
+    try:
+        process, port = start_etcd(folder)
+        yield port
+    finally:
+        if process is not None:
+            process.kill()
+        shutil.rmtree(folder, ignore_errors=True)
+
+
+@pytest.fixture
+def unique() -> str:
+    """A name that nobody else uses."""
+    return uuid.uuid4().hex
+
+
+def children() -> set[int]:
+    found: set[int] = set()
+    for task in Path("/proc/self/task").iterdir():
+        found.update(int(pid) for pid in (task / "children").read_text().split())
+    return found
+
+
+def shared_memory() -> set[str]:
+    return {path.name for path in SHARED_MEMORY.glob("*tensorbus*")}
+
+
+@pytest.fixture(scope="session", autouse=True)
+def nothing_is_left_behind(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
+    """No child processes, no shared memory and no temporary files after the last test."""
+    # Everything temporary goes into a folder of our own, so that what is left there is ours.
+    scratch = tmp_path_factory.mktemp("scratch")
+    before = os.environ.get("TMPDIR")
+    os.environ["TMPDIR"] = str(scratch)
+    tempfile.tempdir = str(scratch)
+    children_before, memory_before = children(), shared_memory()
+    try:
+        yield
+    finally:
+        tempfile.tempdir = None
+        os.environ.pop("TMPDIR")
+        if before is not None:
+            os.environ["TMPDIR"] = before
+    assert children() <= children_before, "processes are left"
+    assert shared_memory() <= memory_before, "shared memory is left"
+    assert not list(scratch.iterdir()), "temporary files are left"

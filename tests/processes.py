@@ -1,0 +1,165 @@
+"""Child processes of tests: scripts, servers, etcd. Who starts one kills it by its process id."""
+
+import contextlib
+import os
+import queue
+import signal
+import socket
+import subprocess
+import threading
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+
+class Process:
+    """A child process whose lines of output can be waited for. Killed by `kill`, always."""
+
+    def __init__(self, command: list[str], env: dict[str, str] | None = None) -> None:
+        self._process = subprocess.Popen(
+            command,
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            text=True,
+            env=os.environ | (env or {}),
+        )
+        self.pid = self._process.pid
+        self._lines: queue.Queue[str | None] = queue.Queue()
+        self._errors: list[str] = []
+        self._readers = [
+            threading.Thread(target=self._read_lines, daemon=True),
+            threading.Thread(target=self._read_errors, daemon=True),
+        ]
+        for reader in self._readers:
+            reader.start()
+
+    def _read_lines(self) -> None:
+        assert self._process.stdout is not None
+        for line in self._process.stdout:
+            self._lines.put(line.rstrip("\n"))
+        self._lines.put(None)
+
+    def _read_errors(self) -> None:
+        assert self._process.stderr is not None
+        self._errors.extend(self._process.stderr)
+
+    @property
+    def errors(self) -> str:
+        """What it wrote to stderr so far; all of it once it has ended."""
+        return "".join(self._errors)
+
+    def line(self, timeout: float = 30.0) -> str:
+        """Its next line of output."""
+        try:
+            line = self._lines.get(timeout=timeout)
+        except queue.Empty:
+            raise AssertionError(f"no line in {timeout} s; stderr: {self.errors}") from None
+        assert line is not None, f"the child ended without another line; stderr: {self.errors}"
+        return line
+
+    def tell(self, line: str) -> None:
+        assert self._process.stdin is not None
+        self._process.stdin.write(line + "\n")
+        self._process.stdin.flush()
+
+    def wait(self, timeout: float = 30.0) -> int:
+        """Its exit code."""
+        code = self._process.wait(timeout)
+        for reader in self._readers:
+            reader.join(timeout)
+        return code
+
+    def signal(self, number: signal.Signals) -> None:
+        self._process.send_signal(number)
+
+    def open_descriptors(self) -> int:
+        return len(os.listdir(f"/proc/{self.pid}/fd"))
+
+    def resident_bytes(self) -> int:
+        pages = int(Path(f"/proc/{self.pid}/statm").read_text().split()[1])
+        return pages * os.sysconf("SC_PAGE_SIZE")
+
+    def kill(self) -> None:
+        if self._process.poll() is None:
+            self._process.kill()
+        self.wait()
+        for stream in (self._process.stdin, self._process.stdout, self._process.stderr):
+            assert stream is not None
+            with contextlib.suppress(BrokenPipeError):
+                stream.close()
+
+
+Start = Callable[..., Process]
+
+SERVE = """
+import signal, sys
+from tensorbus.kvstore import StoreServer
+port, journal, token, allow_torch = sys.argv[1:5]
+server = StoreServer("127.0.0.1", int(port), journal=journal, token=token or None,
+                     allow_torch=bool(allow_torch))
+print(server.port)
+signal.sigwait({signal.SIGTERM})
+server.stop()
+"""
+
+
+class ServerProcess:
+    """A store server in a process of its own, to be killed, stopped and started again."""
+
+    def __init__(self, start_python: Start, port: int, journal: str, token: str, torch: bool):
+        self._start = start_python
+        self._rest = (journal, token, "yes" if torch else "")
+        self.process = start_python(SERVE, port, *self._rest)
+        self.port = int(self.process.line())
+
+    @property
+    def url(self) -> str:
+        return f"tensorbus://127.0.0.1:{self.port}"
+
+    def kill(self) -> None:
+        """At whatever byte it is."""
+        self.process.kill()
+
+    def start_again(self) -> None:
+        """On the same port, with the same journal."""
+        self.process = self._start(SERVE, self.port, *self._rest)
+        assert int(self.process.line()) == self.port
+
+
+StartServer = Callable[..., ServerProcess]
+
+
+def free_port() -> int:
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+        return int(listener.getsockname()[1])
+
+
+def start_etcd(folder: Path) -> tuple[Process, int]:
+    client, peer = free_port(), free_port()
+    process = Process(
+        [
+            *("etcd", "--name", "test", "--data-dir", str(folder), "--logger", "zap"),
+            *("--log-outputs", "stdout", "--enable-v2=false"),
+            *("--listen-client-urls", f"http://127.0.0.1:{client}"),
+            *("--advertise-client-urls", f"http://127.0.0.1:{client}"),
+            *("--listen-peer-urls", f"http://127.0.0.1:{peer}"),
+            *("--initial-advertise-peer-urls", f"http://127.0.0.1:{peer}"),
+            *("--initial-cluster", f"test=http://127.0.0.1:{peer}"),
+        ]
+    )
+    try:
+        while "serving insecure client requests" not in process.line():
+            pass
+    except BaseException:
+        process.kill()
+        raise
+    return process, client
+
+
+def eventually(condition: Callable[[], bool], what: str, timeout: float = 10.0) -> None:
+    """For what nobody reports, such as the number of a process's descriptors."""
+    end = time.monotonic() + timeout
+    while not condition():
+        assert time.monotonic() < end, f"not in {timeout} s: {what}"
+        time.sleep(0.005)

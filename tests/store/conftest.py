@@ -1,0 +1,3 @@
+from backends import backend, servers, store
+
+__all__ = ["backend", "servers", "store"]
