@@ -5,25 +5,48 @@
 namespace tensorbus::store {
 namespace {
 
+struct Character {
+  char32_t code = 0;
+  std::size_t size = 0;  // in bytes
+};
+
+// The UTF-8 character at the front; a byte that is none counts as a character, as in Python.
+Character first_character(std::string_view text) noexcept {
+  const auto byte = [&](std::size_t i) { return static_cast<unsigned char>(text[i]); };
+  const unsigned char lead = byte(0);
+  const std::size_t size = lead < 0xC2 ? 1 : lead < 0xE0 ? 2 : lead < 0xF0 ? 3 : 4;
+  if (lead < 0x80) return {lead, 1};
+  const Character invalid{0xDC00u + lead, 1};
+  if (size == 1 || lead > 0xF4 || text.size() < size) return invalid;
+  char32_t code = lead & (0xFFu >> (size + 1));
+  for (std::size_t i = 1; i < size; ++i) {
+    if ((byte(i) & 0xC0) != 0x80) return invalid;
+    code = (code << 6) | (byte(i) & 0x3Fu);
+  }
+  return {code, size};
+}
+
 struct Set {
-  std::size_t size = 0;  // characters of the pattern it takes; 0: not a set
+  std::size_t size = 0;  // bytes of the pattern it takes; 0: not a set
   bool contains = false;
 };
 
-Set match_set(std::string_view pattern, unsigned char c) noexcept {
+Set match_set(std::string_view pattern, char32_t c) noexcept {
   std::size_t at = 1;
   const bool negated = at < pattern.size() && pattern[at] == '!';
   if (negated) ++at;
   const std::size_t first = at;
   bool found = false;
   // A "]" that comes first is a member, not the end.
-  for (; at < pattern.size() && (pattern[at] != ']' || at == first); ++at) {
-    const auto low = static_cast<unsigned char>(pattern[at]);
-    if (at + 2 < pattern.size() && pattern[at + 1] == '-' && pattern[at + 2] != ']') {
-      found |= low <= c && c <= static_cast<unsigned char>(pattern[at + 2]);
-      at += 2;
+  while (at < pattern.size() && (pattern[at] != ']' || at == first)) {
+    const Character low = first_character(pattern.substr(at));
+    at += low.size;
+    if (at + 1 < pattern.size() && pattern[at] == '-' && pattern[at + 1] != ']') {
+      const Character high = first_character(pattern.substr(at + 1));
+      found |= low.code <= c && c <= high.code;
+      at += 1 + high.size;
     } else {
-      found |= low == c;
+      found |= low.code == c;
     }
   }
   if (at >= pattern.size()) return {};
@@ -40,6 +63,7 @@ bool matches(std::string_view pattern, std::string_view key) noexcept {
   std::size_t k = 0;
   while (k < key.size()) {
     std::size_t taken = 0;
+    const Character next = first_character(key.substr(k));
     if (p < pattern.size()) {
       const char c = pattern[p];
       if (c == '*') {
@@ -50,22 +74,23 @@ bool matches(std::string_view pattern, std::string_view key) noexcept {
       if (c == '?') {
         taken = 1;
       } else if (c == '[') {
-        const Set set = match_set(pattern.substr(p), static_cast<unsigned char>(key[k]));
+        const Set set = match_set(pattern.substr(p), next.code);
         if (set.size == 0) {
           taken = key[k] == '[' ? 1 : 0;
         } else if (set.contains) {
           taken = set.size;
         }
-      } else if (c == key[k]) {
-        taken = 1;
+      } else if (pattern.substr(p).starts_with(key.substr(k, next.size))) {
+        taken = next.size;
       }
     }
     if (taken > 0) {
       p += taken;
-      ++k;
+      k += next.size;
     } else if (star != std::string_view::npos) {
       p = star + 1;
-      k = ++swallowed;
+      swallowed += first_character(key.substr(swallowed)).size;
+      k = swallowed;
     } else {
       return false;
     }
