@@ -3,6 +3,9 @@
 #include <pthread.h>
 
 #include <atomic>
+#include <string>
+
+#include "tensorbus/status.h"
 
 namespace tensorbus::os {
 namespace {
@@ -15,5 +18,11 @@ std::atomic<unsigned> generation{0};
 }  // namespace
 
 unsigned fork_generation() noexcept { return generation.load(std::memory_order_relaxed); }
+
+void check_not_forked(unsigned made_in, std::string_view what) {
+  if (made_in == fork_generation()) return;
+  throw Error(Code::failed, "this " + std::string(what) +
+                                " was made before a fork; make another one in the child process");
+}
 
 }  // namespace tensorbus::os

@@ -1,9 +1,14 @@
 // Threads and sockets do not survive a fork; whoever owns some must notice that it is in a child.
 #pragma once
 
+#include <string_view>
+
 namespace tensorbus::os {
 
 // Grows in each forked child. Compare with the value kept at construction.
 unsigned fork_generation() noexcept;
+
+// Throws Error(failed) in a process forked since `what` was made.
+void check_not_forked(unsigned generation, std::string_view what);
 
 }  // namespace tensorbus::os

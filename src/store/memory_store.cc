@@ -133,7 +133,7 @@ class MemoryStore final : public RequestStore {
 
   void close(bool cleanup) noexcept override {
     end_leases(cleanup);
-    {
+    if (!forked()) {
       const Lock lock(hub_->mutex);
       closed_ = true;
       for (Hub::Blocked* blocked : mine_) {
@@ -153,6 +153,7 @@ class MemoryStore final : public RequestStore {
 
   std::string call(Op op, const std::string& body, Deadline deadline,
                    Cancellation* cancellation) override {
+    check_not_forked();
     if (!is_blocking(op)) {
       const Lock lock(hub_->mutex);
       check_usable();
@@ -203,6 +204,7 @@ class MemoryStore::WatchHandle final : public Watch {
   ~WatchHandle() override { close(); }
 
   StoreEvent next(Deadline deadline, Cancellation* cancellation) override {
+    store_.check_not_forked();
     const auto hook = wake_on_cancel(*hub_, blocked_, cancellation);
     Lock lock(hub_->mutex);
     if (!hub_->wait_until(lock, blocked_, deadline, cancellation,
@@ -218,6 +220,7 @@ class MemoryStore::WatchHandle final : public Watch {
   }
 
   void close() noexcept override {
+    if (store_.forked()) return;
     const Lock lock(hub_->mutex);
     if (!open_) return;
     open_ = false;
@@ -251,6 +254,7 @@ class MemoryStore::WatchHandle final : public Watch {
 
 std::unique_ptr<Watch> MemoryStore::watch(const std::string& prefix, bool current, Deadline) {
   check_key(prefix);
+  check_not_forked();
   return std::make_unique<WatchHandle>(*this, prefix, current);
 }
 

@@ -60,9 +60,8 @@ std::string RemoteStore::url() const {
 }
 
 void RemoteStore::close(bool cleanup) noexcept {
-  const bool forked = os::fork_generation() != generation_;
-  end_leases(cleanup && !forked);
-  {
+  end_leases(cleanup);
+  if (!forked()) {
     const Lock lock(mutex_);
     closed_ = true;
     for (Waiter* waiter : waiters_) waiter->wake.notify_all();
@@ -75,10 +74,6 @@ void RemoteStore::close(bool cleanup) noexcept {
 
 void RemoteStore::check_usable() const {
   if (closed_) throw closed_error();
-  if (os::fork_generation() != generation_) {
-    throw Error(Code::failed,
-                "this store was connected before a fork; connect again in the child process");
-  }
 }
 
 std::string RemoteStore::call(Op op, const std::string& body, Deadline deadline,
@@ -86,6 +81,7 @@ std::string RemoteStore::call(Op op, const std::string& body, Deadline deadline,
   Call call;
   Waiter self(*this, cancellation);
   call.waiter = &self;
+  check_not_forked();
   Lock lock(mutex_);
   check_usable();
   const std::uint64_t id = next_id_++;

@@ -93,7 +93,6 @@ class RemoteStore final : public RequestStore {
   const StoreUrl::Host host_;
   const std::optional<std::string> token_;
   const Id16 session_;
-  const unsigned generation_ = os::fork_generation();
 
   std::mutex mutex_;
   os::EventFd wake_leader_;

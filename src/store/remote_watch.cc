@@ -24,6 +24,7 @@ class RemoteStore::WatchHandle final : public Watch {
   ~WatchHandle() override { close(); }
 
   StoreEvent next(Deadline deadline, Cancellation* cancellation) override {
+    store_.check_not_forked();
     Waiter self(store_, cancellation);
     Lock lock(store_.mutex_);
     const Reading reading(*state_, self);
@@ -41,6 +42,7 @@ class RemoteStore::WatchHandle final : public Watch {
   }
 
   void close() noexcept override {
+    if (store_.forked()) return;
     const Lock lock(store_.mutex_);
     if (state_->closed) return;
     state_->closed = true;
@@ -58,6 +60,7 @@ class RemoteStore::WatchHandle final : public Watch {
 std::unique_ptr<Watch> RemoteStore::watch(const std::string& prefix, bool current,
                                           Deadline deadline) {
   check_key(prefix);
+  check_not_forked();
   auto state = std::make_shared<WatchState>();
   state->prefix = prefix;
   state->wants_current = current;

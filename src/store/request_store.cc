@@ -268,6 +268,7 @@ std::vector<std::pair<Op, std::string>> RequestStore::lease_requests() {
 }
 
 void RequestStore::end_leases(bool revoke) noexcept {
+  if (forked()) return;
   std::map<LeaseId, std::shared_ptr<LeaseState>> leases;
   {
     const std::lock_guard lock(leases_mutex_);
@@ -294,7 +295,7 @@ void RequestStore::end_leases(bool revoke) noexcept {
 void RequestStore::join_keep_alive() noexcept {
   if (!keep_alive_thread_.joinable()) return;
   // A forked child has the object but not the thread.
-  os::fork_generation() == generation_ ? keep_alive_thread_.join() : keep_alive_thread_.detach();
+  forked() ? keep_alive_thread_.detach() : keep_alive_thread_.join();
 }
 
 }  // namespace tensorbus::store

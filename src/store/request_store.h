@@ -44,6 +44,10 @@ class RequestStore : public Store {
   void join(Deadline deadline) override;
 
  protected:
+  // Before any lock is taken: in a forked child one may be held for ever.
+  void check_not_forked() const { os::check_not_forked(generation_, "store"); }
+  bool forked() const noexcept { return os::fork_generation() != generation_; }
+
   // The reply's body. Throws Error; for a blocking request at its deadline, Error(timeout) whose
   // message says what is missing.
   virtual std::string call(Op op, const std::string& body, Deadline deadline,

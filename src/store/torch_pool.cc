@@ -34,6 +34,8 @@ TorchPool::TorchPool(StoreUrl::Host host, const Until& until) : host_(std::move(
 }
 
 TorchConnection TorchPool::take(const Until& until) {
+  // Parent and child would read each other's replies.
+  os::check_not_forked(generation_, "store");
   {
     const std::lock_guard lock(mutex_);
     if (closed_) throw Error(Code::cancelled, "the store is closed");

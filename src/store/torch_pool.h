@@ -7,6 +7,7 @@
 #include <utility>
 #include <vector>
 
+#include "os/fork.h"
 #include "store/torch_connection.h"
 
 namespace tensorbus::store {
@@ -49,6 +50,7 @@ class TorchPool {
     }
   }
 
+  bool forked() const noexcept { return os::fork_generation() != generation_; }
   // Further exchanges fail with Error(cancelled).
   void close() noexcept;
 
@@ -57,6 +59,7 @@ class TorchPool {
   void put_back(TorchConnection connection);
 
   const StoreUrl::Host host_;
+  const unsigned generation_ = os::fork_generation();
   std::mutex mutex_;
   std::vector<TorchConnection> idle_;
   bool closed_ = false;

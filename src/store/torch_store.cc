@@ -241,6 +241,8 @@ void TorchStore::barrier(const std::string& name, std::size_t count, const std::
 }
 
 void TorchStore::close(bool) noexcept {
+  // A forked child shares the event with its parent, whose store is not to be closed.
+  if (pool_.forked()) return;
   pool_.close();
   closed_.signal();
   closing_.cancel();
