@@ -215,6 +215,8 @@ class KeyScope {
   // Throws Error(invalid_argument) if one is empty or holds a "/".
   KeyScope(std::string space, std::string component);
   std::string full(std::string_view key) const { return prefix_ + std::string(key); }
+  // A pattern for keys of this scope only, whatever characters its names have.
+  std::string full_pattern(std::string_view pattern) const;
   // The key within this scope.
   std::string_view local(std::string_view full_key) const {
     return full_key.substr(prefix_.size());

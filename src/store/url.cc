@@ -163,4 +163,16 @@ KeyScope::KeyScope(std::string space, std::string component) {
   prefix_ = space + "/" + component + "/";
 }
 
+std::string KeyScope::full_pattern(std::string_view pattern) const {
+  std::string full;
+  for (const char c : prefix_) {
+    if (c == '*' || c == '?' || c == '[') {
+      full.append({'[', c, ']'});
+    } else {
+      full += c;
+    }
+  }
+  return full.append(pattern);
+}
+
 }  // namespace tensorbus
