@@ -3,6 +3,8 @@
 
 NB_MODULE(_core, module) {
   module.doc() = "The C++ core of tensorbus. Use the tensorbus package; this module is private.";
+  // A store that lives until the end of the process is no leak, and a library does not print.
+  nanobind::set_leak_warnings(false);
   tensorbus::python::bind_errors();
   tensorbus::python::bind_log(module);
   tensorbus::python::bind_store(module);

@@ -55,7 +55,8 @@ ConnectOptions connect_options(Timeout timeout, std::optional<std::string> token
 void bind_watch_and_lease(nb::module_& module) {
   nb::class_<Cancellation>(module, "Cancellation", "Ends a blocked call from another thread.")
       .def(nb::init<>())
-      .def("cancel", &Cancellation::cancel, Release());
+      .def("cancel", &Cancellation::cancel, Release())
+      .def_prop_ro("cancelled", &Cancellation::cancelled);
 
   nb::class_<Watch>(module, "Watch")
       .def(
@@ -295,6 +296,7 @@ void bind_store(nb::module_& module) {
   nb::class_<KeyScope>(module, "KeyScope", "Full names of keys: namespace/component/key.")
       .def(nb::init<std::string, std::string>(), nb::arg("namespace"), nb::arg("component"))
       .def("full", &KeyScope::full, nb::arg("key"))
+      .def("full_pattern", &KeyScope::full_pattern, nb::arg("pattern"))
       .def(
           "local",
           [](const KeyScope& scope, const std::string& key) { return to_str(scope.local(key)); },

@@ -10,9 +10,10 @@ import threading
 from abc import ABC, abstractmethod
 from collections.abc import AsyncIterator, Callable, Iterable, Iterator, Mapping, Sequence
 from types import TracebackType
-from typing import Literal, NamedTuple, Self, TypeVar
+from typing import Generic, Literal, NamedTuple, Self, TypeVar
 
 from tensorbus import _core
+from tensorbus.errors import CancelledError
 
 logger = logging.getLogger("tensorbus")
 
@@ -38,16 +39,18 @@ def to_bytes(value: Value) -> bytes:
     raise TypeError(f"a value must be str or bytes-like, not {type(value).__name__}")
 
 
-class Watch(Iterator[StoreEvent]):
+class Watch(Iterator[StoreEvent], AsyncIterator[StoreEvent]):
     """The changes of keys under a prefix, in order; an iterator and an asynchronous iterator.
 
-    Ends when it is closed. Changes made while the connection was lost are merged: the last state of
-    each key is reported.
+    Iteration ends when it is closed. Changes made while the connection was lost are merged: the
+    last state of each key is reported.
     """
 
     def __init__(self, watch: _core.Watch, scope: _core.KeyScope) -> None:
         self._watch = watch
         self._scope = scope
+        self._closed = False
+        self._reading: Running[tuple[bool, str, bytes | None, int]] | None = None
 
     def next(self, timeout: float | None = None) -> StoreEvent:
         """The next change; ``TimeoutError`` if none comes in time (the watch goes on)."""
@@ -61,14 +64,41 @@ class Watch(Iterator[StoreEvent]):
         return self
 
     def __next__(self) -> StoreEvent:
-        return self.next()
+        try:
+            return self.next()
+        except CancelledError:
+            if self._closed:
+                raise StopIteration from None
+            raise
 
-    async def __aiter__(self) -> AsyncIterator[StoreEvent]:
+    def __aiter__(self) -> Watch:
+        return self
+
+    async def __anext__(self) -> StoreEvent:
         while True:
-            yield self._event(await on_thread(lambda stop: self._watch.next(None, stop)))
+            # A task may be cancelled at the very moment an event arrives. What its thread has read
+            # by then is left here for the next task, so that no event is lost.
+            if self._reading is None or not self._reading.belongs_to_this_loop():
+                self._reading = Running(lambda stop: self._watch.next(None, stop))
+            reading = self._reading
+            try:
+                raw, error = await asyncio.shield(reading.outcome)
+            except asyncio.CancelledError:
+                reading.stop.cancel()
+                raise
+            self._reading = None
+            if raw is not None:
+                return self._event(raw)
+            if self._closed and isinstance(error, CancelledError):
+                raise StopAsyncIteration
+            if not (reading.stopped and isinstance(error, CancelledError)):
+                assert error is not None
+                raise error
 
     def close(self) -> None:
-        """Ends the watch; a blocked ``next`` raises ``tensorbus.CancelledError``."""
+        """Ends the watch and iterations over it; a blocked ``next`` raises
+        ``tensorbus.CancelledError``."""
+        self._closed = True
         self._watch.close()
 
     def __enter__(self) -> Self:
@@ -291,7 +321,7 @@ class CoreStore(KVStore):
         candidates = [scope.full(key) for key in candidate_keys or ()]
 
         def wait(stop: _core.Cancellation | None) -> list[str]:
-            pattern = scope.full(key_pattern)
+            pattern = scope.full_pattern(key_pattern)
             keys, _ = self._core.wait(
                 pattern, True, expected_count, wanted, candidates, timeout, stop
             )
@@ -434,34 +464,49 @@ def default_member() -> str:
     return _core.variable("RANK") or f"{socket.gethostname()}:{os.getpid()}"
 
 
-async def on_thread(call: Callable[[_core.Cancellation | None], T]) -> T:
-    """Runs a blocking call for a coroutine, on a thread of its own: the loop's default pool has a
+class Running(Generic[T]):
+    """A blocking call for a coroutine, on a thread of its own: the loop's default pool has a
     handful, and waits that wait for each other would starve it."""
-    loop = asyncio.get_running_loop()
-    result: asyncio.Future[T] = loop.create_future()
-    stop = _core.Cancellation()
 
-    def settle(value: T | None, error: BaseException | None) -> None:
-        if result.done():
-            return
-        if error is not None:
-            result.set_exception(error)
-        else:
-            result.set_result(value)  # type: ignore[arg-type]
+    def __init__(self, call: Callable[[_core.Cancellation | None], T]) -> None:
+        self.stop = _core.Cancellation()
+        self._loop = asyncio.get_running_loop()
+        # The call's result or its error; never an exception, so that nobody has to fetch one.
+        self.outcome: asyncio.Future[tuple[T | None, BaseException | None]] = (
+            self._loop.create_future()
+        )
+        threading.Thread(target=self._run, args=(call,), name="tensorbus wait", daemon=True).start()
 
-    def run() -> None:
+    def belongs_to_this_loop(self) -> bool:
+        return self._loop is asyncio.get_running_loop()
+
+    @property
+    def stopped(self) -> bool:
+        return self.stop.cancelled
+
+    def _run(self, call: Callable[[_core.Cancellation | None], T]) -> None:
         value, error = None, None
         try:
-            value = call(stop)
+            value = call(self.stop)
         except BaseException as caught:
             error = caught
         try:
-            loop.call_soon_threadsafe(settle, value, error)
+            self._loop.call_soon_threadsafe(self._settle, value, error)
         except RuntimeError:
             logger.debug("the event loop ended before a wait did")
 
-    threading.Thread(target=run, name="tensorbus wait", daemon=True).start()
+    def _settle(self, value: T | None, error: BaseException | None) -> None:
+        if not self.outcome.done():
+            self.outcome.set_result((value, error))
+
+
+async def on_thread(call: Callable[[_core.Cancellation | None], T]) -> T:
+    """Awaits a blocking call; cancelling the task cancels the call."""
+    running = Running(call)
     try:
-        return await result
+        value, error = await running.outcome
     finally:
-        stop.cancel()
+        running.stop.cancel()
+    if error is not None:
+        raise error
+    return value  # type: ignore[return-value]
