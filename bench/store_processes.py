@@ -5,6 +5,7 @@ All end with the input they read from, so none is left behind however the benchm
 
 from __future__ import annotations
 
+import os
 import socket
 import subprocess
 import sys
@@ -14,7 +15,10 @@ from pathlib import Path
 from typing import TextIO
 
 HERE = Path(__file__).resolve().parent
-PROGRAM = HERE.parent / "build" / "bench" / "bin" / "store_bench"
+PROGRAMS = HERE.parent / "build" / "bench" / "bin"
+PROGRAM = PROGRAMS / "store_bench"
+# torch is compared without its look-ups of names, see numeric_names.cc.
+NUMERIC_NAMES = {"LD_PRELOAD": str(PROGRAMS / "numeric_names.so")}
 SERVERS: dict[str, list[Path | str]] = {
     "ours": [PROGRAM, "serve-store"],
     "torch": [sys.executable, HERE / "torch_server.py"],
@@ -32,6 +36,7 @@ def started(
         stdout=subprocess.PIPE,
         text=True,
         pass_fds=descriptors,
+        env=os.environ | NUMERIC_NAMES,
     )
     try:
         yield process

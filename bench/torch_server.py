@@ -5,8 +5,7 @@ import sys
 
 import torch.distributed
 
-# torch's server asks the name service about each client. On a socket of our own it sees 127.0.0.1,
-# which /etc/hosts knows, and not an address mapped to IPv6, which can take seconds.
+# A socket of our own: it listens on one address and has a free port.
 listener = socket.create_server(("127.0.0.1", 0), backlog=socket.SOMAXCONN)
 port = listener.getsockname()[1]
 server = torch.distributed.TCPStore(
