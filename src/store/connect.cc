@@ -4,7 +4,6 @@
 #include "base/log.h"
 #include "os/tcp.h"
 #include "store/etcd_store.h"
-#include "store/etcd_store.h"
 #include "store/handshake.h"
 #include "store/memory_store.h"
 #include "store/remote_store.h"
