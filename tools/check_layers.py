@@ -33,7 +33,6 @@ PUBLIC_HEADERS = {
     "dtype.h": "tensor",
     "layout.h": "tensor",
     "plan.h": "plan",
-    "copy.h": "copy",
 }
 INCLUDE = re.compile(r'^\s*#\s*include\s+"([^"]+)"', re.MULTILINE)
 CLOCK = re.compile(
