@@ -61,7 +61,7 @@ def test_a_point_without_a_test_is_missed(tmp_path, monkeypatch, capsys):
     module = load("check_points")
     (tmp_path / "tests").mkdir()
     (tmp_path / "src").mkdir()
-    (tmp_path / "tests" / "test_a.py").write_text('@pytest.mark.proves("K1", "K2")\n')
+    (tmp_path / "tests" / "test_a.py").write_text("@pytest.mark." + 'proves("K1", "K2")\n')
     (tmp_path / "src" / "a_test.cc").write_text("// proves: K3\nTEST(A, B) {}\n")
     monkeypatch.setattr(module, "ROOT", tmp_path)
     monkeypatch.setattr(module, "FINISHED", {"store": ["K1", "K2", "K3"]})
