@@ -1,5 +1,7 @@
 // tensorbus::Error becomes the Python exception that callers expect for its code, and a blocked
 // call asks the interpreter whether Ctrl-C was pressed.
+#include <unistd.h>
+
 #include "base/interrupt.h"
 #include "bindings.h"
 
@@ -44,9 +46,10 @@ void set_python_error(const Status& status) {
   PyErr_SetString(exception_for(status.code).ptr(), status.message.c_str());
 }
 
-// True with a Python exception set. Acts on the main thread only, as Python's signals do.
+// True with a Python exception set. Acts on the main thread only, as Python's signals do; others do
+// not ask, because for that they would have to wait for the interpreter in every call.
 bool interrupted() {
-  if (Py_IsInitialized() == 0) return false;
+  if (::gettid() != ::getpid() || Py_IsInitialized() == 0) return false;
   const nb::gil_scoped_acquire gil;
   return PyErr_CheckSignals() != 0;
 }

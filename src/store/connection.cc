@@ -2,6 +2,7 @@
 
 #include <sys/socket.h>
 
+#include <array>
 #include <cerrno>
 
 namespace tensorbus::store {
@@ -16,12 +17,12 @@ constexpr std::size_t max_output = 2 * max_frame_size;
 
 bool Connection::receive() {
   for (std::size_t taken = 0; taken < read_per_turn;) {
-    const std::size_t before = in.size();
-    in.resize(before + read_size);
-    const ssize_t got = ::recv(socket.get(), in.data() + before, read_size, 0);
-    in.resize(before + (got > 0 ? static_cast<std::size_t>(got) : 0));
+    // Not straight into the string: growing it would clear as much as could come, every time.
+    std::array<char, read_size> buffer;
+    const ssize_t got = ::recv(socket.get(), buffer.data(), buffer.size(), 0);
     if (got == 0) return false;
     if (got < 0) return errno == EAGAIN || errno == EWOULDBLOCK || errno == EINTR;
+    in.append(buffer.data(), static_cast<std::size_t>(got));
     taken += static_cast<std::size_t>(got);
     if (static_cast<std::size_t>(got) < read_size) break;
   }

@@ -304,10 +304,9 @@ void RemoteStore::flush() {
 
 void RemoteStore::receive() {
   if (!connected_) return;
-  const std::size_t before = in_.size();
-  in_.resize(before + read_size);
-  const ssize_t got = ::recv(socket_.get(), in_.data() + before, read_size, 0);
-  in_.resize(before + (got > 0 ? static_cast<std::size_t>(got) : 0));
+  // Not straight into the string: growing it would clear as much as could come, every time.
+  std::array<char, read_size> buffer;
+  const ssize_t got = ::recv(socket_.get(), buffer.data(), buffer.size(), 0);
   if (got == 0) return disconnect("the server closed the connection");
   if (got < 0) {
     if (errno != EAGAIN && errno != EWOULDBLOCK && errno != EINTR) {
@@ -315,6 +314,7 @@ void RemoteStore::receive() {
     }
     return;
   }
+  in_.append(buffer.data(), static_cast<std::size_t>(got));
   std::size_t at = 0;
   try {
     while (in_.size() - at >= frame_header_size) {
