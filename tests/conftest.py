@@ -56,11 +56,17 @@ def start_python(start_program: Start) -> Start:
 
 
 @pytest.fixture
-def start_server(start_python: Start) -> StartServer:
+def start_server(start_program: Start, tmp_path: Path) -> StartServer:
     def start(
-        *, port: int = 0, journal: Path | str = "", token: str = "", allow_torch: bool = False
+        *, port: int = 0, journal: Path | None = None, token: str = "", allow_torch: bool = False
     ) -> ServerProcess:
-        return ServerProcess(start_python, port, str(journal), token, allow_torch)
+        options = [] if journal is None else ["--journal", str(journal)]
+        if token:
+            (tmp_path / "token").write_text(token + "\n")
+            options += ["--token-file", str(tmp_path / "token")]
+        if allow_torch:
+            options.append("--allow-torch")
+        return ServerProcess(start_program, port, options)
 
     return start
 

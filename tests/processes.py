@@ -6,6 +6,7 @@ import queue
 import signal
 import socket
 import subprocess
+import sys
 import threading
 import time
 from collections.abc import Callable
@@ -92,26 +93,17 @@ class Process:
 
 Start = Callable[..., Process]
 
-SERVE = """
-import signal, sys
-from tensorbus.kvstore import StoreServer
-port, journal, token, allow_torch = sys.argv[1:5]
-server = StoreServer("127.0.0.1", int(port), journal=journal, token=token or None,
-                     allow_torch=bool(allow_torch))
-print(server.port)
-signal.sigwait({signal.SIGTERM})
-server.stop()
-"""
+PROGRAM = Path(sys.executable).parent / "tensorbus"
 
 
 class ServerProcess:
-    """A store server in a process of its own, to be killed, stopped and started again."""
+    """`tensorbus store` in a process of its own, to be killed, stopped and started again."""
 
-    def __init__(self, start_python: Start, port: int, journal: str, token: str, torch: bool):
-        self._start = start_python
-        self._rest = (journal, token, "yes" if torch else "")
-        self.process = start_python(SERVE, port, *self._rest)
-        self.port = int(self.process.line())
+    def __init__(self, start: Start, port: int, options: list[str]) -> None:
+        self._start = start
+        self._options = options
+        self.port = port
+        self.start_again()
 
     @property
     def url(self) -> str:
@@ -123,8 +115,9 @@ class ServerProcess:
 
     def start_again(self) -> None:
         """On the same port, with the same journal."""
-        self.process = self._start(SERVE, self.port, *self._rest)
-        assert int(self.process.line()) == self.port
+        command = [str(PROGRAM), "store", "--port", str(self.port), *self._options]
+        self.process = self._start(*command)
+        self.port = int(self.process.line().rsplit(":", 1)[1])
 
 
 StartServer = Callable[..., ServerProcess]

@@ -73,11 +73,12 @@ class Decoder {
   }
 
   std::size_t left() const noexcept { return rest_.size(); }
-  // A list's length. Each element takes at least one byte, so a forged count cannot make us
-  // allocate.
-  std::size_t count() {
+  // The length of a list whose elements take at least this many bytes each, so that a forged count
+  // cannot make us allocate much.
+  std::size_t count(std::size_t smallest_element) {
     const auto n = integer<std::uint32_t>();
-    if (n > rest_.size()) throw Error(Code::failed, "message holds an impossible count");
+    if (n > rest_.size() / smallest_element)
+      throw Error(Code::failed, "message holds an impossible count");
     return n;
   }
   void end() const {

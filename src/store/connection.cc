@@ -12,6 +12,9 @@ constexpr std::size_t read_size = 64 * 1024;
 constexpr std::size_t read_per_turn = 512 * 1024;
 // A client that lets this much pile up does not read.
 constexpr std::size_t max_output = 2 * max_frame_size;
+// A client that asks faster than it reads is not served beyond this, or a few bytes of requests
+// could make us hold gigabytes of replies.
+constexpr std::size_t comfortable_output = 16 * 1024 * 1024;
 
 }  // namespace
 
@@ -36,6 +39,11 @@ bool Connection::flush() {
     if (sent < 0) {
       if (errno == EINTR) continue;
       if (errno != EAGAIN && errno != EWOULDBLOCK) return false;
+      // What was sent goes away also when the rest never quite does.
+      if (out_at > comfortable_output / 4) {
+        out.erase(0, out_at);
+        out_at = 0;
+      }
       return out.size() - out_at <= max_output;
     }
     out_at += static_cast<std::size_t>(sent);
@@ -65,7 +73,15 @@ void Connection::consume(std::size_t size) {
   }
 }
 
+bool Connection::congested() const noexcept { return out.size() - out_at > comfortable_output; }
+
 void Connection::reply(std::uint64_t id, Code code, std::string_view body) {
+  if (body.size() > max_frame_size) {
+    return reply(id, Code::invalid_argument,
+                 "the answer would be too large: " + std::to_string(body.size()) +
+                     " bytes, at most " + std::to_string(max_frame_size) +
+                     " are allowed; ask for less");
+  }
   out += encode_frame(id, static_cast<std::uint8_t>(code), body);
 }
 

@@ -32,6 +32,10 @@ struct Connection {
   void consume(std::size_t size);
   void reply(std::uint64_t id, Code code, std::string_view body);
   bool has_output() const noexcept { return out_at < out.size(); }
+  // Reads its replies too slowly: its next requests must wait.
+  bool congested() const noexcept;
+  // There may be a whole request in the input.
+  bool has_work() const noexcept { return !closing && !congested() && in.size() - in_at >= needed; }
 
   std::uint64_t number = 0;
   os::Fd socket;
@@ -42,9 +46,9 @@ struct Connection {
   std::size_t needed = 1;  // no use parsing before there is this much input
   std::string out;
   std::size_t out_at = 0;
-  bool closing = false;  // as soon as the output is sent
-  bool dirty = false;    // has output that waits for the end of the turn
-  bool wants_write = false;
+  bool closing = false;        // as soon as the output is sent
+  bool dirty = false;          // has output that waits for the end of the turn
+  std::uint32_t interest = 0;  // what its socket is polled for
 
   Hello client_hello;
   Hello server_hello;

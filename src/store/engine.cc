@@ -44,6 +44,27 @@ std::string_view checked_value(Decoder& body) {
   return value;
 }
 
+std::vector<EntryView> checked_entries(Decoder& body) {
+  std::vector<EntryView> entries(body.count(8));
+  for (EntryView& entry : entries) {
+    entry.key = checked_key(body);
+    entry.value = checked_value(body);
+  }
+  return entries;
+}
+
+LeaseId checked_lease(Decoder& body) {
+  const auto lease = body.integer<LeaseId>();
+  if (lease == 0) throw Error(Code::invalid_argument, "a lease needs a number other than 0");
+  return lease;
+}
+
+Duration checked_time_to_live(Decoder& body) {
+  const Duration time_to_live(body.integer<std::int64_t>());
+  check_time_to_live(time_to_live);
+  return time_to_live;
+}
+
 template <typename Range>
 auto keys_with_prefix(const Range& records, std::string_view prefix) {
   auto end = records.lower_bound(prefix);
@@ -87,7 +108,7 @@ std::string Engine::execute(Op op, std::string_view bytes, TimePoint now) {
     }
     default: {
       std::string answer = change(op, body, now);
-      publish();
+      publish(op);
       return answer;
     }
   }
@@ -101,11 +122,7 @@ std::string Engine::change(Op op, Decoder& body, TimePoint now) {
   switch (op) {
     case Op::set: {
       const auto lease = body.integer<LeaseId>();
-      std::vector<EntryView> entries(body.count());
-      for (EntryView& entry : entries) {
-        entry.key = checked_key(body);
-        entry.value = checked_value(body);
-      }
+      const auto entries = checked_entries(body);
       body.end();
       table_.set(entries, lease, changed_);
       reply.integer(table_.revision());
@@ -159,12 +176,21 @@ std::string Engine::change(Op op, Decoder& body, TimePoint now) {
       break;
     }
     case Op::grant: {
-      const auto lease = body.integer<LeaseId>();
-      const Duration time_to_live(body.integer<std::int64_t>());
+      const LeaseId lease = checked_lease(body);
+      const Duration time_to_live = checked_time_to_live(body);
       body.end();
-      check_time_to_live(time_to_live);
-      if (lease == 0) throw Error(Code::invalid_argument, "a lease needs a number other than 0");
       table_.grant(lease, time_to_live, now);
+      break;
+    }
+    case Op::publish: {
+      const LeaseId lease = checked_lease(body);
+      const Duration time_to_live = checked_time_to_live(body);
+      const auto entries = checked_entries(body);
+      body.end();
+      // What this server still knows may be newer than what the client published long ago.
+      if (table_.refresh(lease, now)) break;
+      table_.grant(lease, time_to_live, now);
+      if (!entries.empty()) table_.set(entries, lease, changed_);
       break;
     }
     case Op::refresh: {
@@ -199,7 +225,7 @@ void Engine::restore(Op op, Decoder& body) {
     }
     case Op::restore_queue: {
       const std::string_view key = body.string();
-      std::deque<std::string> elements(body.count());
+      std::deque<std::string> elements(body.count(4));
       for (std::string& element : elements) element = body.string();
       table_.restore_queue(key, std::move(elements));
       break;
@@ -213,19 +239,18 @@ void Engine::restore(Op op, Decoder& body) {
   }
 }
 
-void Engine::publish() {
+void Engine::publish(Op op) {
   if (changed_.empty()) return;
   for (const Waits::Ready& ready : waits_.after_change(changed_)) {
     listener_.answer(ready.ticket, encode(ready.result));
   }
-  if (watches_.empty()) return;
+  // A queue's push or pop changes no value.
+  if (watches_.empty() || op == Op::push || op == Op::pop) return;
   for (const std::string& key : changed_) {
     const Record* record = table_.find(key);
     const StoreEvent event = record != nullptr
                                  ? put_event(key, *record)
                                  : StoreEvent{StoreEvent::Kind::erase, key, {}, table_.revision()};
-    // A queue's push or pop changes no value.
-    if (record != nullptr && record->revision != table_.revision()) continue;
     const std::string encoded = store::encode(event);
     for (const auto& [ticket, prefix] : watches_) {
       if (key.starts_with(prefix)) listener_.event(ticket, encoded);

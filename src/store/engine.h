@@ -47,7 +47,8 @@ class Engine {
   void snapshot(const std::function<void(Op, std::string_view body)>& write) const;
 
  private:
-  void publish();
+  // Tells those who wait or watch what the operation has changed.
+  void publish(Op op);
   std::string change(Op op, Decoder& body, TimePoint now);
   void restore(Op op, Decoder& body);
 

@@ -95,7 +95,16 @@ os::Fd open_own_file(const std::string& path, int flags) {
 }
 
 void take_lock(const os::Fd& file, const std::string& path) {
-  if (::flock(file.get(), LOCK_EX | LOCK_NB) == 0) return;
+  if (::flock(file.get(), LOCK_EX | LOCK_NB) == 0) {
+    // A compaction may have put another file there since we opened this one.
+    struct stat ours {};
+    struct stat named {};
+    if (::fstat(file.get(), &ours) == 0 && ::stat(path.c_str(), &named) == 0 &&
+        ours.st_ino == named.st_ino && ours.st_dev == named.st_dev) {
+      return;
+    }
+    throw Error(Code::failed, "journal " + path + " was replaced while it was opened; try again");
+  }
   if (errno != EWOULDBLOCK) os::throw_errno("journal " + path + " cannot be locked");
   throw Error(Code::failed, "journal " + path + " is in use by another server");
 }

@@ -18,7 +18,7 @@ struct JournalRecord {
   Op op{};
   std::string_view session;   // empty: nobody will ask again (torch's clients, the server itself)
   std::uint64_t id = 0;       // with the session: which request it was
-  std::uint64_t settled = 0;  // replies below this id are needed no more
+  std::uint64_t settled = 0;  // replies of its kind below this id are needed no more
   std::string_view body;
 };
 

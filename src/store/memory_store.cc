@@ -235,7 +235,7 @@ class MemoryStore::WatchHandle final : public Watch {
   void queue_present() {
     Decoder reply(blocked_.reply);
     reply.integer<std::uint64_t>();
-    for (std::size_t left = reply.count(); left > 0; --left) {
+    for (std::size_t left = reply.count(16); left > 0; --left) {
       StoreEvent event;
       event.key = reply.string();
       event.revision = reply.integer<std::uint64_t>();

@@ -72,7 +72,7 @@ std::string keys_body(std::span<const std::string> keys) {
 }
 
 std::vector<std::string_view> read_keys(Decoder& body) {
-  std::vector<std::string_view> keys(body.count());
+  std::vector<std::string_view> keys(body.count(4));
   for (std::string_view& key : keys) key = body.string();
   return keys;
 }

@@ -9,8 +9,10 @@
 //   reply          u32 size  u64 id  u8 code  body (a message when code is not ok)
 //
 // Ids grow; together with the session they name a request for ever, so that one sent again after a
-// reconnect is applied once. Every changing request starts with the lowest id that still waits for
-// its reply: the server forgets the replies below it.
+// reconnect is applied once. Changing requests, and barriers likewise, start with the lowest id of
+// their kind that still waits for its reply: the server forgets the replies below it. They count
+// apart, so that a thread that stands before a barrier for hours makes nobody remember the sets of
+// the others.
 #pragma once
 
 #include <array>
@@ -55,6 +57,8 @@ enum class Op : std::uint8_t {
   grant = 23,
   refresh = 24,
   revoke = 25,
+  // A lease and its keys, for a server that has lost them; nothing for one that has not.
+  publish = 26,
   // These stand in the journal only.
   expire = 32,
   finished = 33,
@@ -63,7 +67,7 @@ enum class Op : std::uint8_t {
   restore_revision = 36,
 };
 
-constexpr bool is_change(Op op) { return op >= Op::set && op <= Op::revoke; }
+constexpr bool is_change(Op op) { return op >= Op::set && op <= Op::publish; }
 constexpr bool is_blocking(Op op) { return op >= Op::wait && op <= Op::watch; }
 
 // In a reply's code byte: not an answer but one event of a watch.

@@ -76,18 +76,32 @@ void RemoteStore::check_usable() const {
   if (closed_) throw closed_error();
 }
 
+// The lowest id that waits for its reply, of changes or of barriers.
+std::uint64_t RemoteStore::settled(Op op) const {
+  for (const auto& [id, call] : calls_) {
+    if (op == Op::barrier ? call->op == Op::barrier : is_change(call->op)) return id;
+  }
+  return next_id_;
+}
+
 std::string RemoteStore::call(Op op, const std::string& body, Deadline deadline,
                               Cancellation* cancellation) {
   Call call;
   Waiter self(*this, cancellation);
   call.waiter = &self;
   check_not_forked();
+  if (body.size() > max_frame_size - 64) {
+    throw Error(Code::invalid_argument,
+                fmt::format("{} bytes are too much for one call; at most {} are allowed",
+                            body.size(), max_frame_size - 64));
+  }
   Lock lock(mutex_);
   check_usable();
   const std::uint64_t id = next_id_++;
+  call.op = op;
   calls_.emplace(id, &call);
   Encoder encoder;
-  if (is_change(op)) encoder.integer(calls_.begin()->first);
+  if (is_change(op) || op == Op::barrier) encoder.integer(settled(op));
   encoder.raw(body);
   call.frame = encode_frame(id, static_cast<std::uint8_t>(op), encoder.bytes());
   if (connected_) send(call.frame);
@@ -179,10 +193,16 @@ void RemoteStore::lead(Lock& lock, Deadline deadline) {
     }
   } catch (...) {
     if (!lock.owns_lock()) lock.lock();
-    led_ = false;
+    step_back();
     throw;
   }
+  step_back();
+}
+
+void RemoteStore::step_back() {
   led_ = false;
+  // close() leaves the socket to a leader, who may be reading it.
+  if (closed_) socket_.reset();
 }
 
 void RemoteStore::connect(Lock& lock, Deadline deadline) {
@@ -227,10 +247,12 @@ void RemoteStore::attach(Lock&, os::Fd socket, const Hello& server) {
   out_.clear();
   if (replaced) {
     log::info("the store at {} is a new instance; leases are published again", url());
-    for (const auto& [op, body] : lease_requests()) {
+    for (const std::string& body : lease_requests()) {
+      // Older changes are still to be repeated, and may have been applied: their replies are
+      // needed.
       Encoder encoder;
-      encoder.integer(next_id_).raw(body);
-      out_ += encode_frame(next_id_++, static_cast<std::uint8_t>(op), encoder.bytes());
+      encoder.integer(settled(Op::publish)).raw(body);
+      out_ += encode_frame(next_id_++, static_cast<std::uint8_t>(Op::publish), encoder.bytes());
     }
   }
   for (const auto& [_, call] : calls_) out_ += call->frame;

@@ -49,6 +49,7 @@ class RemoteStore final : public RequestStore {
   };
   struct Call {
     Waiter* waiter = nullptr;
+    Op op{};
     std::string frame;
     bool done = false;
     Status status;
@@ -75,7 +76,9 @@ class RemoteStore final : public RequestStore {
   void lead(Lock& lock, Deadline deadline);
   void follow(Lock& lock, Waiter& self, Deadline deadline);
   void pass_the_lead();
+  void step_back();
   void check_usable() const;
+  std::uint64_t settled(Op op) const;
 
   void connect(Lock& lock, Deadline deadline);
   void attach(Lock& lock, os::Fd socket, const Hello& server);

@@ -92,7 +92,7 @@ void RemoteStore::synchronise(WatchState& watch, Decoder reply) {
   const auto revision = reply.integer<std::uint64_t>();
   std::map<std::string, std::uint64_t, std::less<>> present;
   const bool report = watch.started || watch.wants_current;
-  for (std::size_t left = reply.count(); left > 0; --left) {
+  for (std::size_t left = reply.count(16); left > 0; --left) {
     const std::string_view key = reply.string();
     const auto changed = reply.integer<std::uint64_t>();
     const std::string_view value = reply.string();

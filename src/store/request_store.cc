@@ -96,8 +96,14 @@ void RequestStore::set(std::span<const Entry> entries, Deadline deadline, Lease*
     state = &handle->state();
     const std::lock_guard lock(leases_mutex_);
     if (!state->alive) throw Error(Code::failed, "the lease has lapsed or was revoked");
-    // Known before it is sent: if the server is replaced meanwhile, the key is published there.
-    for (const Entry& entry : wired) state->keys[entry.key] = entry.value;
+  }
+  {
+    const std::lock_guard lock(leases_mutex_);
+    for (const Entry& entry : wired) {
+      forget_leased(entry.key);
+      // Known before it is sent: if the server is replaced meanwhile, the key is published there.
+      if (state != nullptr) state->keys[entry.key] = entry.value;
+    }
   }
   call(Op::set, set_body(wired, state != nullptr ? state->id : 0), deadline);
 }
@@ -126,7 +132,7 @@ bool RequestStore::erase(const std::string& key, Deadline deadline) {
   check_key(key);
   const std::string reply = call(Op::erase, keys_body({{wire_key(key)}}), deadline);
   const std::lock_guard lock(leases_mutex_);
-  for (const auto& [_, lease] : leases_) lease->keys.erase(wire_key(key));
+  forget_leased(wire_key(key));
   return Decoder(reply).integer<std::uint32_t>() != 0;
 }
 
@@ -134,7 +140,14 @@ std::int64_t RequestStore::add(const std::string& key, std::int64_t amount, Dead
   check_key(key);
   const std::string reply =
       call(Op::add, std::move(Encoder().string(wire_key(key)).integer(amount)).bytes(), deadline);
-  return Decoder(reply).integer<std::int64_t>();
+  const auto sum = Decoder(reply).integer<std::int64_t>();
+  // An addition leaves the key under its lease.
+  const std::lock_guard lock(leases_mutex_);
+  for (const auto& [_, lease] : leases_) {
+    const auto leased = lease->keys.find(wire_key(key));
+    if (leased != lease->keys.end()) leased->second = std::to_string(sum);
+  }
+  return sum;
 }
 
 void RequestStore::join(Deadline deadline) {
@@ -157,6 +170,10 @@ Swap RequestStore::compare_and_set(const std::string& key,
   const bool present = decoder.integer<std::uint8_t>() != 0;
   const std::string_view value = decoder.string();
   if (present) swap.value.emplace(value);
+  if (swap.swapped) {
+    const std::lock_guard lock(leases_mutex_);
+    forget_leased(wire_key(key));
+  }
   return swap;
 }
 
@@ -253,18 +270,30 @@ void RequestStore::keep_alive() {
   }
 }
 
-std::vector<std::pair<Op, std::string>> RequestStore::lease_requests() {
+std::vector<std::string> RequestStore::lease_requests() {
   const std::lock_guard lock(leases_mutex_);
-  std::vector<std::pair<Op, std::string>> requests;
+  std::vector<std::string> requests;
   for (const auto& [id, lease] : leases_) {
-    requests.emplace_back(
-        Op::grant, std::move(Encoder().integer(id).integer(lease->time_to_live.count())).bytes());
+    Encoder entries;
+    std::uint32_t count = 0;
     for (const auto& [key, value] : lease->keys) {
-      const Entry entry{key, value};
-      requests.emplace_back(Op::set, set_body({&entry, 1}, id));
+      if (entries.size() + key.size() + value.size() > max_frame_size - 1024) {
+        log::warn("{} of {} keys of a lease are too much to publish again",
+                  lease->keys.size() - count, lease->keys.size());
+        break;
+      }
+      entries.string(key).string(value);
+      ++count;
     }
+    Encoder body;
+    body.integer(id).integer(lease->time_to_live.count()).integer(count).raw(entries.bytes());
+    requests.push_back(std::move(body).bytes());
   }
   return requests;
+}
+
+void RequestStore::forget_leased(std::string_view key) {
+  for (const auto& [_, lease] : leases_) lease->keys.erase(std::string(key));
 }
 
 void RequestStore::end_leases(bool revoke) noexcept {

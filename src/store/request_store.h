@@ -61,8 +61,8 @@ class RequestStore : public Store {
     bool alive = true;
     std::map<std::string, std::string> keys;  // wire keys and their values
   };
-  // The requests that publish every live lease and its keys.
-  std::vector<std::pair<Op, std::string>> lease_requests();
+  // The requests (Op::publish) that publish every live lease and its keys.
+  std::vector<std::string> lease_requests();
   // Ends keep-alive; with `revoke` the leases too. Called by close(), before calls are refused.
   void end_leases(bool revoke) noexcept;
   // After all calls have been made to fail.
@@ -70,6 +70,9 @@ class RequestStore : public Store {
 
  private:
   class LeaseHandle;
+
+  // What is set without a lease, or under another one, is no lease's any more.
+  void forget_leased(std::string_view wire_key);
 
   void keep_alive();
   void refresh(LeaseState& lease, Deadline deadline);

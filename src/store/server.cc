@@ -138,6 +138,7 @@ class StoreServer::Impl {
     connections_.clear();
     open_.set(0);
     listener_.reset();
+    service_.release_journal();
     const std::lock_guard lock(workers_mutex_);
     workers_changed_.notify_all();
   }
@@ -167,6 +168,7 @@ class StoreServer::Impl {
   void finish_turn() {
     while (Connection* resumed = service_.take_resumed()) service_.serve(*resumed);
     service_.commit();
+    // Those who can go on when this is sent do so in the next turn, after the others.
     for (Connection* connection : service_.take_dirty()) flush(*connection);
     while (Connection* old = service_.take_replaced()) drop(*old);
     publish_workers();
@@ -177,16 +179,22 @@ class StoreServer::Impl {
       drop(connection);
       return;
     }
-    if (connection.has_output() != connection.wants_write) {
-      connection.wants_write = connection.has_output();
-      watch(connection.socket.get(), connection.number,
-            connection.wants_write ? EPOLLIN | EPOLLOUT : EPOLLIN, EPOLL_CTL_MOD);
+    // Who does not read what it asked for, or broke a rule, is not listened to.
+    const bool listens = !connection.closing && !connection.congested();
+    const std::uint32_t interest =
+        (listens ? EPOLLIN : 0U) | (connection.has_output() ? EPOLLOUT : 0U);
+    if (interest != connection.interest) {
+      connection.interest = interest;
+      watch(connection.socket.get(), connection.number, interest, EPOLL_CTL_MOD);
     }
+    if (connection.has_work() && !connection.torch_wait) service_.resume(connection);
   }
 
   void handle(Connection& connection, std::uint32_t events) {
-    if ((events & (EPOLLIN | EPOLLHUP | EPOLLERR)) != 0) {
-      if (!connection.receive()) {
+    const bool gone = (events & (EPOLLHUP | EPOLLERR)) != 0;
+    if ((events & EPOLLIN) != 0 || gone) {
+      const bool listens = (connection.interest & EPOLLIN) != 0;
+      if (listens ? !connection.receive() : gone) {
         drop(connection);
         return;
       }
@@ -214,6 +222,7 @@ class StoreServer::Impl {
       connection->number = next_number_++;
       connection->accepted = now();
       connection->socket = std::move(socket);
+      connection->interest = EPOLLIN;
       watch(connection->socket.get(), connection->number, EPOLLIN, EPOLL_CTL_ADD);
       greeting_.push_back(connection->number);
       connections_.emplace(connection->number, std::move(connection));
@@ -250,6 +259,7 @@ class StoreServer::Impl {
   }
 
   int milliseconds_to_next_timer() const {
+    if (service_.has_resumed()) return 0;
     std::optional<TimePoint> next = service_.next_expiry();
     if (!greeting_.empty()) {
       if (const auto found = connections_.find(greeting_.front()); found != connections_.end()) {

@@ -15,6 +15,9 @@ constexpr std::string_view workers_key = "init/";
 constexpr std::uint64_t no_id = 0;
 // A client retries until its deadline; nobody waits longer than this for a lost reply.
 constexpr auto session_memory = std::chrono::hours(1);
+// As many unsettled replies as a client with thousands of threads needs; more is a client that
+// never settles any.
+constexpr std::size_t most_held = max_frame_size;
 
 bool equal_in_constant_time(std::string_view a, std::string_view b) {
   return a.size() == b.size() && CRYPTO_memcmp(a.data(), b.data(), a.size()) == 0;
@@ -32,15 +35,18 @@ Service::Service(const StoreServerOptions& options)
 void Service::replay(const JournalRecord& record) {
   // Leases restart with their full time: the clock of the former process means nothing here.
   const TimePoint start = now();
-  std::string reply = record.op == Op::finished ? std::string(record.body)
-                                                : engine_.execute(record.op, record.body, start);
-  if (!record.session.empty()) {
-    sessions_.remember(record.session, record.id, record.settled, std::move(reply), start);
-  }
+  const bool barrier = record.op == Op::barrier;
+  std::string reply = barrier || record.op == Op::finished
+                          ? std::string(record.body)
+                          : engine_.execute(record.op, record.body, start);
+  if (record.session.empty()) return;
+  const auto kind = barrier ? Sessions::Kind::barrier : Sessions::Kind::change;
+  sessions_.settle(record.session, kind, record.settled);
+  sessions_.remember(record.session, kind, record.id, std::move(reply), start);
 }
 
 void Service::serve(Connection& connection) {
-  while (!connection.closing && connection.input().size() >= connection.needed) {
+  while (connection.has_work()) {
     const std::size_t before = connection.input().size();
     try {
       if (!serve_one(connection)) break;
@@ -50,7 +56,8 @@ void Service::serve(Connection& connection) {
     }
     if (connection.input().size() == before) break;
   }
-  if (connection.input().size() > max_frame_size + frame_header_size) {
+  if (!connection.closing && !connection.congested() &&
+      connection.input().size() > max_frame_size + frame_header_size) {
     refuse(connection, "the request is too large");
   }
   if (connection.has_output() || connection.closing) mark_dirty(connection);
@@ -182,6 +189,12 @@ void Service::handle_native(Connection& connection, std::uint64_t id, Op op,
     // A barrier that was passed while the reply got lost must not be entered again.
     if (const std::string* known = sessions_.find(session, id)) {
       connection.reply(id, Code::ok, *known);
+    } else if (op == Op::barrier) {
+      Decoder decoder(body);
+      const auto settled = decoder.integer<std::uint64_t>();
+      sessions_.settle(session, Sessions::Kind::barrier, settled);
+      check_settled(session);
+      begin(connection, id, op, decoder.raw(decoder.left()), false, settled);
     } else {
       begin(connection, id, op, body, false);
     }
@@ -191,6 +204,8 @@ void Service::handle_native(Connection& connection, std::uint64_t id, Op op,
     if (const std::string* known = sessions_.find(session, id)) {
       connection.reply(id, Code::ok, *known);
     } else {
+      sessions_.settle(session, Sessions::Kind::change, settled);
+      check_settled(session);
       connection.reply(id, Code::ok, change(op, decoder.raw(decoder.left()), session, id, settled));
     }
   } else if (op < Op::wait) {
@@ -199,6 +214,12 @@ void Service::handle_native(Connection& connection, std::uint64_t id, Op op,
     throw Error(Code::invalid_argument,
                 fmt::format("unknown operation {}", static_cast<unsigned>(op)));
   }
+}
+
+void Service::check_settled(std::string_view session) const {
+  if (sessions_.held(session) <= most_held) return;
+  throw Error(Code::invalid_argument,
+              "too many replies are not settled: a request says which ones it still waits for");
 }
 
 void Service::cancel_native(Connection& connection, std::string_view body) {
@@ -220,17 +241,19 @@ std::string Service::change(Op op, std::string_view body, std::string_view sessi
   const TimePoint time = now();
   std::string reply = engine_.execute(op, body, time);
   if (journal_) journal_->append({op, session, id, settled, body});
-  if (!session.empty()) sessions_.remember(session, id, settled, reply, time);
+  if (!session.empty()) {
+    sessions_.remember(session, Sessions::Kind::change, id, reply, time);
+  }
   return reply;
 }
 
 void Service::begin(Connection& connection, std::uint64_t id, Op op, std::string_view body,
-                    bool torch) {
+                    bool torch, std::uint64_t settled) {
   if (!torch && connection.blocked.contains(id)) {
     throw Error(Code::invalid_argument, fmt::format("request {} is being waited for already", id));
   }
   const Ticket ticket = next_ticket_++;
-  waiters_.emplace(ticket, Waiter{&connection, id, op, torch});
+  waiters_.emplace(ticket, Waiter{&connection, id, op, torch, settled});
   if (torch) {
     connection.torch_wait = ticket;
   } else {
@@ -261,8 +284,8 @@ void Service::answer(Ticket ticket, std::string_view body) {
   if (waiter.op == Op::watch) return;
   if (waiter.op == Op::barrier) {
     const std::string_view session = view(connection.client_hello.id);
-    if (journal_) journal_->append({Op::finished, session, waiter.id, 0, body});
-    sessions_.remember(session, waiter.id, 0, std::string(body), now());
+    if (journal_) journal_->append({Op::barrier, session, waiter.id, waiter.settled, body});
+    sessions_.remember(session, Sessions::Kind::barrier, waiter.id, std::string(body), now());
   }
   connection.blocked.erase(waiter.id);
   waiters_.erase(ticket);
@@ -322,10 +345,11 @@ void Service::compact() {
     engine_.snapshot([this](Op op, std::string_view body) {
       journal_->append({op, {}, 0, 0, body});
     });
-    sessions_.for_each(
-        [this](std::string_view session, std::uint64_t id, const std::string& reply) {
-          journal_->append({Op::finished, session, id, 0, reply});
-        });
+    sessions_.for_each([this](std::string_view session, Sessions::Kind kind, std::uint64_t id,
+                              const std::string& reply) {
+      const bool barrier = kind == Sessions::Kind::barrier;
+      journal_->append({barrier ? Op::barrier : Op::finished, session, id, 0, reply});
+    });
   });
   log::info("journal compacted from {} to {} bytes", before, journal_->size());
 }
@@ -342,6 +366,8 @@ Connection* Service::take_resumed() {
   resumed_.pop_back();
   return connection;
 }
+
+void Service::resume(Connection& connection) { resumed_.push_back(&connection); }
 
 std::vector<Connection*> Service::take_dirty() {
   for (Connection* connection : dirty_) connection->dirty = false;

@@ -39,11 +39,16 @@ class Service final : private Listener {
   // Removes lapsed leases and sessions of clients that are long gone.
   void tick(TimePoint now);
   std::optional<TimePoint> next_expiry() const { return engine_.table().next_expiry(); }
+  // Lets another server have the journal.
+  void release_journal() noexcept { journal_.reset(); }
   // Writes the journal. What was answered before this may be sent after it.
   void commit();
 
   // A torch client whose wait ended: the requests behind it can be served now.
   Connection* take_resumed();
+  // The same for one that has read enough of its replies.
+  void resume(Connection& connection);
+  bool has_resumed() const noexcept { return !resumed_.empty(); }
   // Connections with output, or that are closing, since the last call.
   std::vector<Connection*> take_dirty();
   // A connection whose client has come back on another one.
@@ -58,6 +63,7 @@ class Service final : private Listener {
     std::uint64_t id;
     Op op;
     bool torch;
+    std::uint64_t settled;  // of a barrier
   };
 
   bool serve_one(Connection& connection);
@@ -70,11 +76,14 @@ class Service final : private Listener {
   void cancel_native(Connection& connection, std::string_view body);
   bool serve_torch(Connection& connection);
   void handle_torch(Connection& connection, const TorchRequest& request);
+  void reply_values_torch(Connection& connection, std::span<const std::string_view> keys) const;
   void compare_set_torch(Connection& connection, const TorchRequest& request);
   void block_torch(Connection& connection, Op op, const std::string& body);
   std::string change(Op op, std::string_view body, std::string_view session = {},
                      std::uint64_t id = 0, std::uint64_t settled = 0);
-  void begin(Connection& connection, std::uint64_t id, Op op, std::string_view body, bool torch);
+  void begin(Connection& connection, std::uint64_t id, Op op, std::string_view body, bool torch,
+             std::uint64_t settled = 0);
+  void check_settled(std::string_view session) const;
   void refuse(Connection& connection, const std::string& reason);
   void mark_dirty(Connection& connection);
   void replay(const JournalRecord& record);

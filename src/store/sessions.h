@@ -2,10 +2,10 @@
 // reconnect is answered and not applied again.
 #pragma once
 
+#include <array>
 #include <cstdint>
 #include <functional>
 #include <map>
-#include <optional>
 #include <string>
 #include <string_view>
 
@@ -15,21 +15,29 @@ namespace tensorbus::store {
 
 class Sessions {
  public:
+  // Changes and barriers are settled apart from each other; ids are unique all the same.
+  enum class Kind : std::uint8_t { change, barrier };
+
   // The reply to a request that was applied before.
   const std::string* find(std::string_view session, std::uint64_t id) const;
-  // Also forgets the session's replies below `settled`.
-  void remember(std::string_view session, std::uint64_t id, std::uint64_t settled,
-                std::string reply, TimePoint now);
+  void remember(std::string_view session, Kind kind, std::uint64_t id, std::string reply,
+                TimePoint now);
+  // The client has the replies below `settled`; they are forgotten.
+  void settle(std::string_view session, Kind kind, std::uint64_t settled);
+  // How much memory the replies of one client take.
+  std::size_t held(std::string_view session) const;
   // A client that is gone for this long does not come back; its replies are forgotten.
   void forget_older_than(TimePoint time);
   void touch(std::string_view session, TimePoint now);
 
-  void for_each(const std::function<void(std::string_view session, std::uint64_t id,
+  void for_each(const std::function<void(std::string_view session, Kind kind, std::uint64_t id,
                                          const std::string& reply)>& visit) const;
 
  private:
+  using Replies = std::map<std::uint64_t, std::string>;
   struct Session {
-    std::map<std::uint64_t, std::string> replies;
+    std::array<Replies, 2> replies;  // by kind
+    std::size_t held = 0;
     TimePoint used{};
   };
   std::map<std::string, Session, std::less<>> sessions_;

@@ -79,6 +79,23 @@ void Service::compare_set_torch(Connection& connection, const TorchRequest& requ
   connection.out += torch_string(request.value);
 }
 
+void Service::reply_values_torch(Connection& connection,
+                                 std::span<const std::string_view> keys) const {
+  // The same key may stand there a thousand times.
+  std::size_t size = 0;
+  for (const std::string_view key : keys) {
+    const Record* record = engine_.table().find(key);
+    size += record == nullptr ? 0 : record->value.size();
+  }
+  if (size > max_frame_size) {
+    throw Error(Code::invalid_argument, fmt::format("it asks for {} bytes at once", size));
+  }
+  for (const std::string_view key : keys) {
+    const Record* record = engine_.table().find(key);
+    connection.out += torch_string(record == nullptr ? std::string_view() : record->value);
+  }
+}
+
 void Service::block_torch(Connection& connection, Op op, const std::string& body) {
   begin(connection, 0, op, body, true);
 }
@@ -105,9 +122,7 @@ void Service::handle_torch(Connection& connection, const TorchRequest& request) 
       connection.out += torch_string(value_of(request.key));
       break;
     case TorchOp::multi_get:
-      for (const std::string_view key : request.keys) {
-        connection.out += torch_string(value_of(key));
-      }
+      reply_values_torch(connection, request.keys);
       break;
     case TorchOp::add:
       connection.out +=
