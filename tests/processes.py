@@ -142,7 +142,7 @@ def start_etcd(folder: Path) -> tuple[Process, int]:
         ]
     )
     try:
-        while "serving insecure client requests" not in process.line():
+        while "serving client traffic" not in process.line():
             pass
     except BaseException:
         process.kill()

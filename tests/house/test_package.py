@@ -96,7 +96,7 @@ def test_shell_blocks_of_the_readme_run(number, tmp_path):
     if not any(lines):
         assert {line.split()[1] for line in block.splitlines() if line} <= make_targets()
         return
-    script = "set -eu\ntrap 'kill $(jobs -p) 2>/dev/null' EXIT\n" + "\n".join(lines)
+    script = "set -eu\ntrap 'kill $(jobs -p) 2>/dev/null || true' EXIT\n" + "\n".join(lines)
     subprocess.run(
         ["bash", "-c", script],
         check=True,
