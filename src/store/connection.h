@@ -54,6 +54,7 @@ struct Connection {
   Hello server_hello;
   std::map<std::uint64_t, Ticket> blocked;  // native: tickets by request id
   std::optional<Ticket> torch_wait;         // torch: later requests wait for this one's reply
+  std::optional<Ticket> torch_promise;      // torch: the wait that ended last, until a request
 };
 
 }  // namespace tensorbus::store

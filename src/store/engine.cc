@@ -324,6 +324,12 @@ std::string Engine::end(Ticket ticket) {
   return {};
 }
 
+void Engine::settle(Ticket ticket) {
+  for (const Waits::Ready& ready : waits_.after_change(waits_.settle(ticket))) {
+    listener_.answer(ready.ticket, encode(ready.result));
+  }
+}
+
 std::vector<std::string> Engine::expire(TimePoint now) {
   std::vector<std::string> requests;
   for (const LeaseId lease : table_.expired(now)) {

@@ -37,6 +37,9 @@ class Engine {
   // Ends a blocked request; says what it waited for.
   std::string end(Ticket ticket);
 
+  // The client that this ended wait belonged to has taken what it waited for, or never will.
+  void settle(Ticket ticket);
+
   // Removes what has lapsed; the requests to write into a journal.
   std::vector<std::string> expire(TimePoint now);
 

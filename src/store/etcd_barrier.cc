@@ -71,9 +71,9 @@ void Barrier::pass(const Call& call) {
       if (!view.inside && view.present) return;
       if (view.inside && view.wanted != count_) {
         throw Error(Code::invalid_argument,
-                    fmt::format("barrier \"{}\" is for {} members; a newcomer says that it is for "
-                                "{}",
-                                name_, view.wanted, count_));
+                    fmt::format("barrier \"{}\" is for {} members, says {}, who waits there; a "
+                                "newcomer says that it is for {}",
+                                name_, view.wanted, view.oldest, count_));
       }
       if (!view.inside) {
         arrive(call);
@@ -127,7 +127,12 @@ Barrier::View Barrier::look(const Call& call) {
   const Json& arrivals = response_at(answer, 2, "response_range");
   view.arrived = static_cast<std::size_t>(number(arrivals, "count"));
   const auto oldest_members = key_values(arrivals);
-  view.wanted = oldest_members.empty() ? count_ : parse_arrival(oldest_members[0].value).count;
+  view.wanted = count_;
+  if (!oldest_members.empty()) {
+    const Arrival first = parse_arrival(oldest_members.front().value);
+    view.wanted = first.count;
+    view.oldest = first.member;
+  }
   view.revision = revision_of(answer);
   return view;
 }

@@ -27,6 +27,7 @@ class Barrier {
     bool present = false;  // and so is its lease
     std::size_t arrived = 0;
     std::size_t wanted = 0;  // what the oldest of them came for
+    std::string oldest;
     std::int64_t revision = 0;
   };
 

@@ -10,6 +10,8 @@
 namespace tensorbus::store::etcd {
 namespace {
 
+constexpr auto one_look = std::chrono::milliseconds(500);
+
 constexpr std::size_t max_named = 10;
 
 std::string listed(std::vector<std::string> names) {
@@ -79,8 +81,12 @@ std::string Matches::shortfall() const {
 WaitResult wait(const std::shared_ptr<Link>& link, const Condition& condition, const Call& call) {
   Matches matching(condition);
   Feed feed(link, range_of(condition), !condition.is_pattern || condition.value);
+  // However short its time, a wait looks once: a deadline of zero asks what holds now.
+  Call looking = call;
+  if (call.deadline.remaining() < one_look) looking.deadline = Deadline::after(one_look);
   do {
-    const auto step = feed.next(call);
+    const auto step = feed.next(looking);
+    looking = call;
     if (!step) {
       throw Error(Code::timeout,
                   fmt::format("timed out; {} ({})", matching.shortfall(), link->gateway.name()));

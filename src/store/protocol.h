@@ -41,7 +41,7 @@ enum class Op : std::uint8_t {
   list = 3,
   // These block: the reply comes when the condition holds, or on cancel.
   wait = 4,
-  wait_all = 5,
+  wait_all = 5,  // of torch's clients only
   barrier = 6,
   // The reply lists the present keys; events follow under the same id until cancel.
   watch = 7,

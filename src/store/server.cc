@@ -166,11 +166,13 @@ class StoreServer::Impl {
 
   // Log, then answer: what a client was told is never lost.
   void finish_turn() {
-    while (Connection* resumed = service_.take_resumed()) service_.serve(*resumed);
-    service_.commit();
-    // Those who can go on when this is sent do so in the next turn, after the others.
-    for (Connection* connection : service_.take_dirty()) flush(*connection);
-    while (Connection* old = service_.take_replaced()) drop(*old);
+    // A client that leaves can end the wait of another.
+    do {
+      while (Connection* resumed = service_.take_resumed()) service_.serve(*resumed);
+      service_.commit();
+      for (Connection* connection : service_.take_dirty()) flush(*connection);
+      while (Connection* old = service_.take_replaced()) drop(*old);
+    } while (service_.has_work());
     publish_workers();
   }
 

@@ -185,7 +185,7 @@ void Service::handle_native(Connection& connection, std::uint64_t id, Op op,
   const std::string_view session = view(connection.client_hello.id);
   if (op == Op::cancel) {
     cancel_native(connection, body);
-  } else if (is_blocking(op)) {
+  } else if (is_blocking(op) && op != Op::wait_all) {
     // A barrier that was passed while the reply got lost must not be entered again.
     if (const std::string* known = sessions_.find(session, id)) {
       connection.reply(id, Code::ok, *known);
@@ -276,6 +276,7 @@ void Service::answer(Ticket ticket, std::string_view body) {
   if (waiter.torch) {
     connection.out += torch_integer(std::uint8_t{0});
     connection.torch_wait.reset();
+    connection.torch_promise = ticket;
     waiters_.erase(ticket);
     if (!connection.input().empty()) resumed_.push_back(&connection);
     return;
@@ -308,6 +309,7 @@ void Service::forget(Connection& connection) {
     waiters_.erase(*connection.torch_wait);
     connection.torch_wait.reset();
   }
+  if (connection.torch_promise) engine_.settle(*std::exchange(connection.torch_promise, {}));
   const std::string session(view(connection.client_hello.id));
   if (const auto known = by_session_.find(session);
       known != by_session_.end() && known->second == &connection) {

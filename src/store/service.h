@@ -44,6 +44,10 @@ class Service final : private Listener {
   // Writes the journal. What was answered before this may be sent after it.
   void commit();
 
+  // Whether one of the next three has something.
+  bool has_work() const noexcept {
+    return !resumed_.empty() || !dirty_.empty() || !replaced_.empty();
+  }
   // A torch client whose wait ended: the requests behind it can be served now.
   Connection* take_resumed();
   // The same for one that has read enough of its replies.

@@ -56,7 +56,9 @@ bool Service::serve_torch(Connection& connection) {
     }
     connection.state = Connection::State::torch;
   } else {
+    const auto promise = std::exchange(connection.torch_promise, {});
     handle_torch(connection, request);
+    if (promise) engine_.settle(*promise);
   }
   counters_.requests.add();
   counters_.request_time.record(now() - start);

@@ -21,7 +21,12 @@ std::string shown_key(std::string_view key) {
 }  // namespace
 
 bool Waits::satisfies(const KeyWait& wait, const std::string& key) const {
-  if (wait.queues_count) return table_.present(key);
+  if (wait.queues_count && !table_.records().contains(key)) {
+    const auto queue = table_.queues().find(key);
+    if (queue == table_.queues().end()) return false;
+    const auto promised = promised_.find(key);
+    return queue->second.size() > (promised == promised_.end() ? 0 : promised->second);
+  }
   const Record* record = table_.find(key);
   return record != nullptr && (!wait.value || record->value == *wait.value);
 }
@@ -46,7 +51,10 @@ std::optional<WaitResult> Waits::add_keys(std::unique_ptr<KeyWait> wait) {
     wait->satisfied.push_back(satisfies(*wait, key));
     wait->missing += !wait->satisfied.back();
   }
-  if (wait->missing == 0) return result_of(*wait);
+  if (wait->missing == 0) {
+    promise(*wait);
+    return result_of(*wait);
+  }
   for (std::size_t i = 0; i < wait->keys.size(); ++i) {
     by_key_[wait->keys[i]].push_back({wait.get(), i});
   }
@@ -109,6 +117,35 @@ void Waits::forget(const KeyWait& wait) {
   }
 }
 
+void Waits::recheck(KeyWait& wait) const {
+  wait.missing = 0;
+  for (std::size_t i = 0; i < wait.keys.size(); ++i) {
+    wait.satisfied[i] = satisfies(wait, wait.keys[i]);
+    wait.missing += !wait.satisfied[i];
+  }
+}
+
+void Waits::promise(const KeyWait& wait) {
+  if (!wait.queues_count) return;
+  for (const std::string& key : wait.keys) {
+    if (table_.records().contains(key)) continue;
+    ++promised_[key];
+    promises_[wait.ticket].push_back(key);
+  }
+}
+
+Table::Changed Waits::settle(Ticket ticket) {
+  const auto found = promises_.find(ticket);
+  if (found == promises_.end()) return {};
+  Table::Changed keys = std::move(found->second);
+  promises_.erase(found);
+  for (const std::string& key : keys) {
+    const auto promised = promised_.find(key);
+    if (--promised->second == 0) promised_.erase(promised);
+  }
+  return keys;
+}
+
 std::vector<Waits::Ready> Waits::after_change(const Table::Changed& changed) {
   std::set<Ticket> touched;
   std::set<Group*> touched_groups;
@@ -138,8 +175,12 @@ std::vector<Waits::Ready> Waits::after_change(const Table::Changed& changed) {
   std::vector<Ready> ready;
   for (const Ticket ticket : touched) {
     const auto owner = by_ticket_.find(ticket);
-    if (owner->second.keys->missing > 0) continue;
-    ready.push_back({ticket, result_of(*owner->second.keys)});
+    KeyWait& wait = *owner->second.keys;
+    // The wait before this one may have been promised the element that would end it.
+    if (wait.missing == 0 && wait.queues_count) recheck(wait);
+    if (wait.missing > 0) continue;
+    promise(wait);
+    ready.push_back({ticket, result_of(wait)});
     forget(*owner->second.keys);
     by_ticket_.erase(owner);
   }

@@ -37,6 +37,11 @@ class Waits {
   // Ends a wait; says what was missing. Nothing if there is no such wait.
   std::optional<std::string> remove(Ticket ticket);
 
+  // An element of a queue that ended a wait is promised to that client, so that nobody else's wait
+  // ends for it. Over when the client has taken it, asked for something else or is gone; the keys
+  // whose elements are free again.
+  Table::Changed settle(Ticket ticket);
+
   std::size_t size() const noexcept { return by_ticket_.size(); }
 
  private:
@@ -64,6 +69,8 @@ class Waits {
   WaitResult result_of(const KeyWait& wait) const;
   static WaitResult result_of(const Group& group, std::size_t count);
   void forget(const KeyWait& wait);
+  void promise(const KeyWait& wait);
+  void recheck(KeyWait& wait) const;
   Group& group_for(const Condition& condition);
   std::string missing_in(const Group& group, std::size_t count) const;
 
@@ -76,6 +83,8 @@ class Waits {
     std::size_t count = 0;
   };
   std::unordered_map<Ticket, Owner> by_ticket_;
+  std::unordered_map<std::string, std::size_t> promised_;  // elements by key
+  std::unordered_map<Ticket, Table::Changed> promises_;
 };
 
 }  // namespace tensorbus::store
