@@ -125,6 +125,7 @@ def nothing_is_left_behind(tmp_path_factory: pytest.TempPathFactory) -> Iterator
         os.environ.pop("TMPDIR")
         if before is not None:
             os.environ["TMPDIR"] = before
-    assert children() <= children_before, "processes are left"
+    left = {pid: Path(f"/proc/{pid}/cmdline").read_text() for pid in children() - children_before}
+    assert not left, "processes are left"
     assert shared_memory() <= memory_before, "shared memory is left"
     assert not list(scratch.iterdir()), "temporary files are left"

@@ -21,7 +21,7 @@ std::optional<Feed::Step> Feed::next(const Call& call) {
       return step;
     }
     if (snapshot_needed_) return take_snapshot(call);
-    if (!stream_) connect(call);
+    if (!stream_ && !connect(call)) return std::nullopt;
     if (snapshot_needed_ || !steps_.empty()) continue;
     auto message = stream_->next(call);
     if (!message) return std::nullopt;
@@ -29,11 +29,11 @@ std::optional<Feed::Step> Feed::next(const Call& call) {
   }
 }
 
-void Feed::connect(const Call& call) {
+bool Feed::connect(const Call& call) {
   while (!stream_ && !snapshot_needed_) {
     if (connection_lost_ && !resumable(call)) {
       snapshot_needed_ = true;
-      return;
+      return true;
     }
     auto stream = std::make_unique<WatchStream>(link_->gateway, range_, revision_ + 1, call);
     auto message = stream->next(call.until(Deadline::after(connect_limit)));
@@ -41,8 +41,10 @@ void Feed::connect(const Call& call) {
       stream_ = std::move(stream);
       connection_lost_ = false;
       backoff_ = {};
-      return;
+      return true;
     }
+    // Too little time is no failure of etcd's.
+    if (!message && !connection_lost_ && call.deadline.expired()) return false;
     connection_lost_ = true;
     if (message) {
       accept(std::move(*message));
@@ -54,6 +56,7 @@ void Feed::connect(const Call& call) {
                                                  link_->gateway.name(), lost_cause_));
     }
   }
+  return true;
 }
 
 void Feed::accept(WatchStream::Message message) {

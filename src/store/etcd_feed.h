@@ -27,8 +27,9 @@ class Feed {
   // because it forgot (compaction) or lost its data. Nothing at the deadline; throws
   // Error(unreachable) if there is no connection then.
   std::optional<Step> next(const Call& call);
-  // Until etcd has the watch. Only after the first step.
-  void connect(const Call& call);
+  // Until etcd has the watch, or cannot resume it. False at a deadline that left no time to. Only
+  // after the first step.
+  bool connect(const Call& call);
   void want_values() noexcept { values_ = true; }
 
  private:

@@ -18,7 +18,9 @@ EtcdWatch::EtcdWatch(std::shared_ptr<Link> link, const std::string& prefix, bool
   }
   revision_ = first->revision;
   feed_.want_values();
-  feed_.connect(until);
+  if (!feed_.connect(until)) {
+    throw Error(Code::timeout, link_->gateway.name() + " did not take the watch in time");
+  }
 }
 
 Call EtcdWatch::call(Deadline deadline, Cancellation* cancellation) {

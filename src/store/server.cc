@@ -287,6 +287,11 @@ class StoreServer::Impl {
 
   void drain() {
     listener_.reset();
+    // What has arrived is still served: closing on unread requests would reset the connection, and
+    // with it the answers that are on their way.
+    for (auto& [_, connection] : connections_) {
+      if (connection->receive()) service_.serve(*connection);
+    }
     service_.commit();
     const Deadline deadline = Deadline::after(drain_time);
     for (auto& [_, connection] : connections_) {
