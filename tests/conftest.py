@@ -79,9 +79,9 @@ def store_server() -> Iterator[StoreServer]:
 
 
 @pytest.fixture(scope="session")
-def etcd() -> Iterator[int]:
+def etcd(scratch: Path) -> Iterator[int]:
     """A real etcd on loopback; its client port."""
-    folder = Path(tempfile.mkdtemp(prefix="etcd-"))
+    folder = scratch / "etcd"
     process = None
     try:
         process, port = start_etcd(folder)
@@ -110,22 +110,26 @@ def shared_memory() -> set[str]:
 
 
 @pytest.fixture(scope="session", autouse=True)
-def nothing_is_left_behind(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
-    """No child processes, no shared memory and no temporary files after the last test."""
-    # Everything temporary goes into a folder of our own, so that what is left there is ours.
+def scratch(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
+    """The folder for everything temporary, so that what is left there is ours. After the last test
+    there are no child processes, no shared memory and no temporary files.
+
+    Session fixtures with a process of their own ask for it, so that they end before it looks.
+    """
     scratch = tmp_path_factory.mktemp("scratch")
     before = os.environ.get("TMPDIR")
     os.environ["TMPDIR"] = str(scratch)
     tempfile.tempdir = str(scratch)
     children_before, memory_before = children(), shared_memory()
     try:
-        yield
+        yield scratch
     finally:
         tempfile.tempdir = None
         os.environ.pop("TMPDIR")
         if before is not None:
             os.environ["TMPDIR"] = before
-    left = {pid: Path(f"/proc/{pid}/cmdline").read_text() for pid in children() - children_before}
-    assert not left, "processes are left"
+    left = children() - children_before
+    commands = {pid: Path(f"/proc/{pid}/cmdline").read_bytes() for pid in left}
+    assert not commands, "processes are left"
     assert shared_memory() <= memory_before, "shared memory is left"
     assert not list(scratch.iterdir()), "temporary files are left"

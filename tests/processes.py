@@ -139,6 +139,8 @@ def start_etcd(folder: Path) -> tuple[Process, int]:
             *("--listen-peer-urls", f"http://127.0.0.1:{peer}"),
             *("--initial-advertise-peer-urls", f"http://127.0.0.1:{peer}"),
             *("--initial-cluster", f"test=http://127.0.0.1:{peer}"),
+            # With the usual election time no lease would be shorter than two seconds.
+            *("--heartbeat-interval", "20", "--election-timeout", "200"),
         ]
     )
     try:

@@ -23,8 +23,8 @@ def backend(request: pytest.FixtureRequest, servers: Servers, unique: str) -> It
 
 
 def shortest_ttl(backend: Backend) -> float:
-    # etcd counts leases in whole seconds, and raises short ones.
-    return 2.0 if backend.name == "etcd" else 0.3
+    # etcd counts leases in whole seconds.
+    return 1.0 if backend.name == "etcd" else 0.3
 
 
 def brief(event: StoreEvent) -> tuple[str, str, bytes | None]:
