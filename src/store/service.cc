@@ -1,7 +1,6 @@
 #include "store/service.h"
 
 #include <fmt/format.h>
-#include <openssl/crypto.h>
 
 #include <algorithm>
 
@@ -15,10 +14,6 @@ constexpr std::string_view workers_key = "init/";
 constexpr std::uint64_t no_id = 0;
 // A client retries until its deadline; nobody waits longer than this for a lost reply.
 constexpr auto session_memory = std::chrono::hours(1);
-
-bool equal_in_constant_time(std::string_view a, std::string_view b) {
-  return a.size() == b.size() && CRYPTO_memcmp(a.data(), b.data(), a.size()) == 0;
-}
 
 }  // namespace
 
@@ -137,8 +132,8 @@ void Service::admit(Connection& connection) {
 bool Service::check_proof(Connection& connection) {
   const Hello& client = connection.client_hello;
   const Hello& server = connection.server_hello;
-  if (!equal_in_constant_time(connection.input().substr(0, proof_size),
-                              token_proof(*token_, false, client, server))) {
+  if (!proofs_equal(connection.input().substr(0, proof_size),
+                    token_proof(*token_, false, client, server))) {
     throw Error(Code::denied, "its token is wrong");
   }
   connection.consume(proof_size);
