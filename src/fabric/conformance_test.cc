@@ -1,4 +1,5 @@
 #include <gtest/gtest.h>
+#include <sys/mman.h>
 
 #include <algorithm>
 #include <cstring>
@@ -370,6 +371,25 @@ TEST_P(FabricTest, ManyTensorsAreOneRegion) {
   const Source source = attach(reader_, connect(), *region);
   EXPECT_TRUE(read(reader_, whole(source, targets)).status.ok());
   for (std::size_t i = 0; i < sources.size(); ++i) expect_equal(targets[i], sources[i]);
+}
+
+TEST_P(FabricTest, ReadsAcrossMoreThan4GiB) {
+  constexpr std::int64_t apart = (std::int64_t{5} << 30) + 64;
+  constexpr std::size_t bytes = apart + 4096;
+  // Never written but for two pages.
+  void* memory = ::mmap(nullptr, bytes, PROT_READ | PROT_WRITE,
+                        MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
+  ASSERT_NE(memory, MAP_FAILED);
+  const TestTensor source{
+      {static_cast<std::byte*>(memory), [](auto* at) { ::munmap(at, bytes); }},
+      std::make_shared<TensorForm>(TensorForm{Dtype::int8, {2, 4}, {apart, 1}})};
+  std::memcpy(source.memory.get(), "abcd", 4);
+  std::memcpy(source.memory.get() + apart, "efgh", 4);
+  const auto region = owner_->expose(views({source}));
+  const TestTensor target = dense(Dtype::int8, {2, 4}, false);
+  const Completion done = read(reader_, whole(attach(reader_, connect(), *region), {target}));
+  EXPECT_TRUE(done.status.ok()) << done.status.message;
+  EXPECT_EQ(std::memcmp(target.memory.get(), "abcdefgh", 8), 0);
 }
 
 TEST_P(FabricTest, AReadThatTheGatePassedIsWithdrawn) {

@@ -35,8 +35,7 @@ ShmCore::ShmCore(ShmOptions options) : options_(std::move(options)) {
     options_.pool = std::make_shared<Pool>(PoolOptions{std::size_t{1} << 20});
   }
   const Id16 id = random_id();
-  address_.identity = {os::host_key(), ::getpid(), os::process_start_time(::getpid()), id,
-                       options_.name};
+  address_.identity = {os::host_key(), ::getpid(), os::own_start_time(), id, options_.name};
   address_.kind = "shm";
   address_.where = "tensorbus-" + to_hex(view(random_id()));
   epoll_ = os::Fd(::epoll_create1(EPOLL_CLOEXEC));
@@ -55,6 +54,7 @@ ShmCore::~ShmCore() {
   }
   // Readings give their slots back to peers, which must still be there.
   operations_.clear();
+  polled_.clear();
   peers_.clear();
   for (const int fd : {epoll_.get(), listener_.get(), doorbell_.get()}) os::forget_in_children(fd);
 }
@@ -79,6 +79,7 @@ ShmCore::PeerPtr ShmCore::add_peer(ShmPeer::Stage stage, Identity identity, os::
   auto peer =
       std::make_shared<ShmPeer>(serial, stage, std::move(identity), std::move(socket), deadline);
   peers_[serial] = peer;
+  peers_changed_ = true;
   if (peer->socket()) watch_descriptor(peer->socket().get(), socket_tag(*peer));
   return peer;
 }
@@ -97,9 +98,6 @@ std::shared_ptr<Peer> ShmCore::connect(const Address& remote, const std::string&
   } catch (...) {
     failure = current_exception_status();
     failure.message = "cannot connect to " + to_string(remote.identity) + ": " + failure.message;
-    if (failure.code == Code::denied && failure.message.find("another time") != std::string::npos) {
-      failure.code = Code::invalid_argument;
-    }
     socket.reset();
   }
   const PeerPtr peer =
@@ -116,7 +114,15 @@ std::shared_ptr<Peer> ShmCore::connect(const Address& remote, const std::string&
 }
 
 void ShmCore::accept_all() {
-  while (os::Fd socket = os::accept_unix(listener_)) {
+  while (true) {
+    os::Fd socket;
+    try {
+      socket = os::accept_unix(listener_);
+    } catch (const Error& error) {
+      // Out of descriptors: those that wait are taken when there are some again.
+      log::warn("shm: cannot accept a connection: {}", error.what());
+    }
+    if (!socket) return;
     const PeerPtr peer = add_peer(ShmPeer::Stage::greeting, {}, std::move(socket),
                                   Deadline(last_poll_ + greeting_time));
     try {
@@ -285,6 +291,7 @@ void ShmCore::lose_after_its_last_words(const PeerPtr& peer, const std::string& 
 
 void ShmCore::lose(const PeerPtr& peer, Status reason) {
   if (peers_.erase(peer->serial) == 0) return;
+  peers_changed_ = true;
   // Callers know those that they connect to and those that came up.
   const bool known = peer->up() || peer->connector;
   std::vector<OpId> over;

@@ -102,6 +102,8 @@ class ShmCore final : public Fabric {
   os::Fd listener_;
   os::EventFd doorbell_;
   std::map<std::uint64_t, PeerPtr> peers_;  // by serial
+  std::vector<PeerPtr> polled_;             // the same, as the last poll found them
+  bool peers_changed_ = false;
   std::uint64_t last_serial_ = 0;
   std::uint64_t last_request_ = 0;
   std::map<std::uint64_t, std::shared_ptr<ShmExposed>> regions_;

@@ -130,6 +130,9 @@ std::atomic<std::uint64_t>& ShmCore::word_of(const Peer& any, std::uint32_t word
 }
 
 void ShmCore::swap(const Swap& swap, OpId id, Deadline deadline) {
+  if (swap.source.peer == nullptr || swap.source.region == nullptr) {
+    throw Error(Code::invalid_argument, "a swap without peer or region");
+  }
   word_of(*swap.source.peer, swap.word);
   start(id, {swap, deadline});
 }
@@ -197,7 +200,7 @@ void ShmCore::step(OpId id, Operation& operation) {
 }
 
 void ShmCore::step_swap(OpId id, const Swap& swap) {
-  const auto& region = dynamic_cast<const ShmRemoteRegion&>(*swap.source.region);
+  const ShmRemoteRegion& region = shm_region(*swap.source.region);
   if (!region.still_open(swap.source.ticket)) {
     return finish(
         id, {Code::withdrawn, to_string(swap.source.peer->identity()) + " took its memory back"});
@@ -217,7 +220,12 @@ std::span<const Event> ShmCore::poll() {
   last_poll_ = now;
   stirred_ = false;
   bool handshakes = false;
-  for (const auto& [serial, peer] : std::map(peers_)) {
+  if (std::exchange(peers_changed_, false)) {
+    polled_.clear();
+    for (const auto& [serial, peer] : peers_) polled_.push_back(peer);
+  }
+  for (const PeerPtr& peer : polled_) {
+    if (peer->stage == ShmPeer::Stage::lost) continue;
     if (!peer->up()) {
       handshakes = true;
       if (peer->deadline.at() <= now) {
@@ -238,7 +246,8 @@ std::span<const Event> ShmCore::poll() {
     }
   }
   if (now >= next_pulse_) feel_pulses();
-  returned_ = std::exchange(posted_, {});
+  returned_.clear();
+  std::swap(returned_, posted_);
   return returned_;
 }
 
@@ -279,11 +288,7 @@ void ShmCore::look_at_descriptors() {
     } else if (const auto found = peers_.find(tag / 2); found != peers_.end()) {
       const PeerPtr peer = found->second;
       if (tag % 2 == 1) {
-        // What it wrote before it died still counts.
-        if (peer->up()) take_messages(peer);
-        if (peer->stage != ShmPeer::Stage::lost) {
-          lose(peer, {Code::peer_lost, to_string(peer->identity()) + " died"});
-        }
+        lose_after_its_last_words(peer, "died");
       } else {
         on_socket(peer);
       }
@@ -293,7 +298,7 @@ void ShmCore::look_at_descriptors() {
 
 void ShmCore::feel_pulses() {
   next_pulse_ = last_poll_ + pulse_every;
-  for (const auto& [serial, peer] : std::map(peers_)) {
+  for (const PeerPtr& peer : polled_) {
     if (!peer->up()) continue;
     peer->link->own_pulse().fetch_add(1, std::memory_order_relaxed);
     const std::uint64_t pulse = peer->link->peer_pulse().load(std::memory_order_relaxed);

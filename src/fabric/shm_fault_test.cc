@@ -1,5 +1,6 @@
 // Real processes that die, stop, lie and fork.
 #include <gtest/gtest.h>
+#include <sched.h>
 #include <signal.h>
 #include <sys/mman.h>
 #include <sys/prctl.h>
@@ -63,7 +64,6 @@ class Owner {
     Memory memory = Memory::pooled;
     std::function<void()> first = [] {};  // runs in the process
     bool forks = false;                   // has a child of its own
-    bool stays_silent = false;            // never polls after the hand-over
   };
 
   explicit Owner(const Options& options) {
@@ -117,7 +117,7 @@ class Owner {
     while (true) {
       for (const Event& event : fabric->poll()) {
         const auto* message = std::get_if<Message>(&event);
-        if (message == nullptr || options.stays_silent) continue;
+        if (message == nullptr) continue;
         try {
           fabric->send(*message->from, std::as_bytes(std::span(message->bytes)));
         } catch (const Error&) {
@@ -356,6 +356,34 @@ TEST(ShmFaultTest, AnOwnerWhoseMemoryMayNotBeReadPacksIt) {
               return source.region->path() == "packed" && reader.read(source).ok();
             }),
             0);
+}
+
+TEST(ShmFaultTest, AnOwnerInAnotherPidNamespacePacksItsMemory) {
+  const Owner owner({.memory = Memory::private_});
+  const pid_t outside = ::fork();
+  if (outside == 0) {
+    ::alarm(60);
+    if (::unshare(CLONE_NEWPID) != 0) ::_exit(77);
+    const pid_t inside = ::fork();
+    if (inside == 0) {
+      ::prctl(PR_SET_PDEATHSIG, SIGKILL);
+      bool held = false;
+      try {
+        Reader reader;
+        const Source source = reader.attach(reader.connect(owner.descriptor()), owner.descriptor());
+        held = source.region->path() == "packed" && reader.read(source).ok();
+      } catch (...) {
+      }
+      ::_exit(held ? 0 : 1);
+    }
+    int status = -1;
+    ::waitpid(inside, &status, 0);
+    ::_exit(status == 0 ? 0 : 1);
+  }
+  int status = -1;
+  ::waitpid(outside, &status, 0);
+  if (WIFEXITED(status) && WEXITSTATUS(status) == 77) GTEST_SKIP() << "no new pid namespaces here";
+  EXPECT_EQ(status, 0);
 }
 
 TEST(ShmFaultTest, MemoryThatWasUnmappedIsAnError) {

@@ -115,8 +115,9 @@ pid_t check_credentials(const os::Fd& socket) {
 
 void check_identity(pid_t pid, const Identity& claimed) {
   if (pid == 0 || os::process_start_time(pid) == claimed.start_time) return;
-  throw Error(Code::denied, "process " + std::to_string(pid) + " says that it is " +
-                                to_string(claimed) + ", which started at another time");
+  throw Error(Code::invalid_argument, "process " + std::to_string(pid) + " is not " +
+                                          to_string(claimed) +
+                                          ", which started at another time: the address is stale");
 }
 
 }  // namespace tensorbus::fabric

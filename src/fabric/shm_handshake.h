@@ -68,7 +68,7 @@ Status decode_status(std::string_view bytes);
 // Error(denied) unless it runs as the same user.
 pid_t check_credentials(const os::Fd& socket);
 
-// Error(denied) if a process that we can see is not the one that it says it is.
+// Error(invalid_argument) if a process that we can see is not the one that it should be.
 void check_identity(pid_t pid, const Identity& claimed);
 
 }  // namespace tensorbus::fabric

@@ -30,13 +30,9 @@ std::shared_ptr<const plan::Stream> source_typed(const plan::Stream& stream) {
   return typed;
 }
 
-const ShmRemoteRegion& as_shm(const RemoteRegion& region) {
-  return dynamic_cast<const ShmRemoteRegion&>(region);
-}
-
 Read adapted(Read read) {
   check(read);
-  const Path path = as_shm(*read.sources.front().region).how();
+  const Path path = shm_region(*read.sources.front().region).how();
   if (read.sources.size() == 1 && path == Path::process_memory) {
     read.stream = source_typed(*read.stream);
   }
@@ -75,7 +71,7 @@ ShmReading::ShmReading(Read read) : reading_(adapted(std::move(read))) {
   for (const Source& source : reading_.read().sources) {
     Member& member = members_.emplace_back();
     member.peer = &dynamic_cast<ShmPeer&>(*source.peer);
-    member.region = &as_shm(*source.region);
+    member.region = &shm_region(*source.region);
     member.ticket = source.ticket;
     all_mapped = all_mapped && member.region->how() == Path::mapped;
     mapped_.push_back(member.region->mapped());
@@ -161,9 +157,10 @@ void ShmReading::read_straight(const Member& member) {
 
 void ShmReading::gather(Member& member) {
   const plan::Chunk& chunk = member.program.chunks[next_];
-  member.wire.resize(static_cast<std::size_t>(chunk.wire_bytes));
+  member.buffer.resize(static_cast<std::size_t>(chunk.wire_bytes));
+  member.wire = member.buffer;
   if (member.region->how() == Path::mapped) {
-    copy::gather_chunk(member.program, chunk, member.region->mapped(), member.wire);
+    copy::gather_chunk(member.program, chunk, member.region->mapped(), member.buffer);
     return;
   }
   std::vector<iovec> local;
@@ -171,7 +168,7 @@ void ShmReading::gather(Member& member) {
   for (const plan::Run& run : member.program.runs_of(chunk)) {
     const plan::ProgramPart& part = member.program.parts[run.part];
     const std::size_t bytes = static_cast<std::size_t>(run.length) * item_bytes(part.source);
-    local.push_back({member.wire.data() + run.wire,
+    local.push_back({member.buffer.data() + run.wire,
                      static_cast<std::size_t>(run.elements()) * item_bytes(part.source)});
     for_rows(run, [&](std::int64_t source, std::int64_t) {
       remote.push_back({remote_pointer(member.region->address(part.tensor), source), bytes});
@@ -224,13 +221,22 @@ bool ShmReading::fetch_packed(Member& member, std::uint64_t& last_request) {
     throw Error(Code::failed, to_string(member.peer->identity()) +
                                   " packs another stream than the one that is read");
   }
-  const std::byte* first = member.peer->peer_window.data() + asked.slot * slot_bytes;
-  member.wire.assign(first, first + chunk.wire_bytes);
-  member.peer->packed.erase(answer);
-  member.peer->slots[asked.slot] = 0;
-  member.asked.pop_front();
+  member.wire = {member.peer->peer_window.data() + asked.slot * slot_bytes,
+                 static_cast<std::size_t>(chunk.wire_bytes)};
+  if (reduces()) {
+    member.buffer.assign(member.wire.begin(), member.wire.end());
+    member.wire = member.buffer;
+    give_back_slot(member);
+  }
   member.ready = true;
   return true;
+}
+
+void ShmReading::give_back_slot(Member& member) {
+  const Asked asked = member.asked.front();
+  member.asked.pop_front();
+  member.peer->packed.erase(asked.request);
+  member.peer->slots[asked.slot] = 0;
 }
 
 void ShmReading::read_memory(const Member& member, std::span<const iovec> local,
@@ -248,10 +254,12 @@ void ShmReading::read_memory(const Member& member, std::span<const iovec> local,
 void ShmReading::scatter() {
   std::vector<std::span<const std::byte>> wires;
   for (Member& member : members_) {
-    wires.emplace_back(member.wire);
+    wires.push_back(member.wire);
     member.ready = false;
   }
   reading_.scatter(next_, wires);
+  Member& first = members_.front();
+  if (!reduces() && first.region->how() == Path::packed) give_back_slot(first);
 }
 
 }  // namespace tensorbus::fabric

@@ -42,8 +42,9 @@ class ShmReading {
     const ShmRemoteRegion* region = nullptr;
     std::uint64_t ticket = 0;
     plan::Program program;  // with the source's strides; not for packed ones
-    std::vector<std::byte> wire;
-    bool ready = false;  // `wire` holds the next chunk
+    std::vector<std::byte> buffer;
+    std::span<const std::byte> wire;  // the next chunk, in the buffer or in the window
+    bool ready = false;
     std::size_t asked_chunks = 0;
     std::deque<Asked> asked;  // in the order of chunks
   };
@@ -55,6 +56,7 @@ class ShmReading {
   bool fetch(Member& member, std::uint64_t& last_request);
   void gather(Member& member);
   bool fetch_packed(Member& member, std::uint64_t& last_request);
+  void give_back_slot(Member& member);
   void ask(Member& member, std::uint64_t& last_request);
   void read_memory(const Member& member, std::span<const iovec> local,
                    std::span<const iovec> remote) const;

@@ -113,6 +113,12 @@ ShmRemoteRegion::ShmRemoteRegion(std::string_view table, const Segments& segment
   decoder.end();
 }
 
+const ShmRemoteRegion& shm_region(const RemoteRegion& region) {
+  const auto* ours = dynamic_cast<const ShmRemoteRegion*>(&region);
+  if (ours == nullptr) throw Error(Code::invalid_argument, "a region of another fabric");
+  return *ours;
+}
+
 std::string_view ShmRemoteRegion::path() const noexcept {
   switch (how_) {
     case Path::mapped:

@@ -79,4 +79,7 @@ class ShmRemoteRegion final : public RemoteRegion {
   std::vector<std::shared_ptr<const os::Mapping>> held_;
 };
 
+// Error(invalid_argument) for a region of another fabric.
+const ShmRemoteRegion& shm_region(const RemoteRegion& region);
+
 }  // namespace tensorbus::fabric
