@@ -259,7 +259,7 @@ void ShmCore::come_up(const PeerPtr& peer) {
   peer->memory_readable = options_.read_process_memory && may_read_memory(*peer);
   peer->last_sign = last_poll_;
   peer->stage = ShmPeer::Stage::up;
-  posted_.push_back(PeerUp{peer});
+  posted_.emplace_back(PeerUp{peer});
   log::debug("shm: {} is connected, private memory is {}", to_string(peer->identity()),
              peer->memory_readable ? "readable" : "packed by its owner");
 }
@@ -305,7 +305,7 @@ void ShmCore::lose(const PeerPtr& peer, Status reason) {
   }
   peer->close();
   log::debug("shm: lost {}: {}", to_string(peer->identity()), reason.message);
-  if (known) posted_.push_back(PeerLost{peer, std::move(reason)});
+  if (known) posted_.emplace_back(PeerLost{peer, std::move(reason)});
 }
 
 }  // namespace tensorbus::fabric

@@ -162,7 +162,7 @@ void ShmCore::finish(OpId id, Status status, std::uint64_t value,
     }
     operations_.erase(found);
   }
-  posted_.push_back(Completion{id, std::move(status), value, std::move(region)});
+  posted_.emplace_back(Completion{id, std::move(status), value, std::move(region)});
 }
 
 bool ShmCore::uses(const Operation& operation, const Peer& peer) {
@@ -260,7 +260,7 @@ void ShmCore::take_messages(const PeerPtr& peer) {
       if (!message) break;
       if (peer->link->in.must_wake()) peer->ring_doorbell();
       if (message->kind == user_message) {
-        posted_.push_back(Message{peer, std::move(message->body)});
+        posted_.emplace_back(Message{peer, std::move(message->body)});
       } else if (message->kind == ask_message) {
         on_ask(peer, message->body);
         return;  // one chunk is packed at a time
