@@ -21,6 +21,7 @@ enum class Code : std::uint8_t {
   cancelled,         // the caller itself, or a close(), ended it
   interrupted,       // a signal asked the caller to stop
   failed,            // anything else; the message says what
+  withdrawn,         // the owner took its memory back; ask for what it offers next
 };
 
 std::string_view to_string(Code code) noexcept;

@@ -35,6 +35,7 @@ nb::object exception_for(Code code) {
       return nb::borrow(PyExc_KeyboardInterrupt);
     case Code::ok:
     case Code::failed:
+    case Code::withdrawn:
       break;
   }
   return nb::borrow(PyExc_RuntimeError);

@@ -29,6 +29,8 @@ std::string_view to_string(Code code) noexcept {
       return "interrupted";
     case Code::failed:
       return "failed";
+    case Code::withdrawn:
+      return "withdrawn";
   }
   return "unknown code";
 }

@@ -1,7 +1,6 @@
 #include "store/handshake.h"
 
 #include <fmt/format.h>
-#include <openssl/crypto.h>
 #include <sys/socket.h>
 
 #include <array>
@@ -90,7 +89,7 @@ Hello shake_hands(const os::Fd& socket, const Id16& session,
                 "the server refused our token; it must be the one it was started with");
   }
   const std::string expected = token_proof(*token, true, client, server);
-  if (CRYPTO_memcmp(proof.data(), expected.data(), proof_size) != 0) {
+  if (!proofs_equal(proof, expected)) {
     throw Error(Code::denied, "the server does not know the token itself; it is not to be trusted");
   }
   return server;

@@ -1,23 +1,8 @@
 #include "store/protocol.h"
 
-#include <openssl/crypto.h>
-#include <openssl/evp.h>
-#include <openssl/hmac.h>
-#include <openssl/rand.h>
-
 #include <algorithm>
 
 namespace tensorbus::store {
-
-Id16 random_id() {
-  Id16 id;
-  if (RAND_bytes(reinterpret_cast<unsigned char*>(id.data()), static_cast<int>(id.size())) != 1) {
-    throw Error(Code::failed, "the system has no random numbers");
-  }
-  return id;
-}
-
-std::string_view view(const Id16& id) { return {id.data(), id.size()}; }
 
 std::string encode(const Hello& hello) {
   Encoder encoder;
@@ -46,15 +31,7 @@ std::string token_proof(const std::string& token, bool of_server, const Hello& c
   // from being sent back to it as a client's.
   const std::string text =
       (of_server ? "tensorbus server" : "tensorbus client") + encode(client) + encode(server);
-  std::string proof(proof_size, '\0');
-  unsigned size = 0;
-  if (HMAC(EVP_sha256(), token.data(), static_cast<int>(token.size()),
-           reinterpret_cast<const unsigned char*>(text.data()), text.size(),
-           reinterpret_cast<unsigned char*>(proof.data()), &size) == nullptr ||
-      size != proof_size) {
-    throw Error(Code::failed, "HMAC-SHA256 is not available");
-  }
-  return proof;
+  return proof_of(token, text);
 }
 
 std::string encode_frame(std::uint64_t id, std::uint8_t op_or_code, std::string_view body) {

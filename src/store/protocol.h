@@ -15,13 +15,13 @@
 // the others.
 #pragma once
 
-#include <array>
 #include <cstdint>
 #include <string>
 #include <string_view>
 #include <vector>
 
 #include "base/bytes.h"
+#include "base/secret.h"
 #include "tensorbus/store.h"
 
 namespace tensorbus::store {
@@ -30,7 +30,6 @@ inline constexpr std::string_view hello_magic = "TBUS";
 inline constexpr std::uint16_t protocol_version = 1;
 inline constexpr std::uint16_t flag_token = 1;
 inline constexpr std::size_t hello_size = 4 + 2 + 2 + 16 + 16;
-inline constexpr std::size_t proof_size = 32;
 inline constexpr std::size_t frame_header_size = 4 + 8 + 1;
 // Beyond the largest single value there is room for batches; a larger batch is refused.
 inline constexpr std::size_t max_frame_size = 64 * 1024 * 1024;
@@ -72,10 +71,6 @@ constexpr bool is_blocking(Op op) { return op >= Op::wait && op <= Op::watch; }
 
 // In a reply's code byte: not an answer but one event of a watch.
 inline constexpr std::uint8_t event_code = 0xFF;
-
-using Id16 = std::array<char, 16>;
-Id16 random_id();
-std::string_view view(const Id16& id);
 
 struct Hello {
   std::uint16_t version = protocol_version;

@@ -1,7 +1,6 @@
 #include "store/service.h"
 
 #include <fmt/format.h>
-#include <openssl/crypto.h>
 
 #include <algorithm>
 
@@ -18,10 +17,6 @@ constexpr auto session_memory = std::chrono::hours(1);
 // As many unsettled replies as a client with thousands of threads needs; more is a client that
 // never settles any.
 constexpr std::size_t most_held = max_frame_size;
-
-bool equal_in_constant_time(std::string_view a, std::string_view b) {
-  return a.size() == b.size() && CRYPTO_memcmp(a.data(), b.data(), a.size()) == 0;
-}
 
 }  // namespace
 
@@ -144,8 +139,8 @@ void Service::admit(Connection& connection) {
 bool Service::check_proof(Connection& connection) {
   const Hello& client = connection.client_hello;
   const Hello& server = connection.server_hello;
-  if (!equal_in_constant_time(connection.input().substr(0, proof_size),
-                              token_proof(*token_, false, client, server))) {
+  if (!proofs_equal(connection.input().substr(0, proof_size),
+                    token_proof(*token_, false, client, server))) {
     throw Error(Code::denied, "its token is wrong");
   }
   connection.consume(proof_size);

@@ -1,0 +1,26 @@
+// Random names and proofs that a secret is known.
+#pragma once
+
+#include <array>
+#include <cstddef>
+#include <string>
+#include <string_view>
+
+namespace tensorbus {
+
+// Random: names a session, a process or a challenge. Nobody guesses it and none comes twice.
+using Id16 = std::array<char, 16>;
+Id16 random_id();
+std::string_view view(const Id16& id) noexcept;
+std::string to_hex(std::string_view bytes);
+
+inline constexpr std::size_t proof_size = 32;
+
+// HMAC-SHA256 of the text. The text must hold a challenge of each side and the role of the one that
+// proves, so that a proof fits one connection and cannot be sent back.
+std::string proof_of(std::string_view secret, std::string_view text);
+
+// In a time that does not tell how much of it is right.
+bool proofs_equal(std::string_view a, std::string_view b) noexcept;
+
+}  // namespace tensorbus

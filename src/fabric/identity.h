@@ -1,0 +1,53 @@
+// Who a process is and how it is reached: small values that travel through stores and descriptors.
+#pragma once
+
+#include <compare>
+#include <cstdint>
+#include <string>
+#include <string_view>
+
+#include "base/secret.h"
+
+namespace tensorbus::fabric {
+
+// A process as its peers know it. A pid is used again, together with the start time it is not; the
+// id tells apart several fabrics of one process and what a restart left in a store.
+struct Identity {
+  std::string host;              // boot id and network namespace
+  std::int64_t pid = 0;          // in its own pid namespace
+  std::uint64_t start_time = 0;  // clock ticks since boot
+  Id16 id{};
+  std::string name;  // what messages call it: "rank 3"
+
+  friend bool operator==(const Identity&, const Identity&) = default;
+};
+
+// "rank 3 (pid 4711)".
+std::string to_string(const Identity& identity);
+
+// One way to reach a process. `where` means something to the fabric of that kind only.
+struct Address {
+  Identity identity;
+  std::string kind;  // "memory", "shm", "ucx"
+  std::string where;
+
+  friend bool operator==(const Address&, const Address&) = default;
+};
+
+// Names a region as its owner offered it. Whoever holds the secret may read: a capability.
+struct Descriptor {
+  Address owner;
+  std::uint64_t region = 0;
+  std::uint64_t ticket = 0;
+  std::string secret;
+
+  friend bool operator==(const Descriptor&, const Descriptor&) = default;
+};
+
+// MessagePack with a version. Decoding throws Error(invalid_argument) that says what is wrong.
+std::string encode(const Address& address);
+std::string encode(const Descriptor& descriptor);
+Address decode_address(std::string_view bytes);
+Descriptor decode_descriptor(std::string_view bytes);
+
+}  // namespace tensorbus::fabric
