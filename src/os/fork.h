@@ -3,6 +3,12 @@
 
 namespace tensorbus::os {
 
+// Closes the descriptor in every child that is forked from now on, until it is forgotten. A socket
+// that lives on in a child keeps peers from seeing that this process is gone. The child must not
+// close it again.
+void close_in_children(int fd);
+void forget_in_children(int fd) noexcept;
+
 // Grows in each forked child. Compare with the value kept at construction.
 unsigned fork_generation() noexcept;
 

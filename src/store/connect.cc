@@ -38,7 +38,7 @@ std::unique_ptr<Store> connect(const StoreUrl& url, const ConnectOptions& option
 
 std::unique_ptr<Store> connect_tcp(const StoreUrl::Host& host, const ConnectOptions& options) {
   const ConnectOptions completed = with_token(options);
-  const store::Id16 session = store::random_id();
+  const Id16 session = random_id();
   Duration pause = std::chrono::milliseconds(10);
   while (true) {
     os::Fd socket;

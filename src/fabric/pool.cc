@@ -1,0 +1,176 @@
+#include "fabric/pool.h"
+
+#include <algorithm>
+#include <bit>
+#include <map>
+#include <mutex>
+#include <vector>
+
+#include "os/fork.h"
+#include "os/memory.h"
+#include "tensorbus/status.h"
+
+namespace tensorbus::fabric {
+namespace {
+
+constexpr std::size_t smallest_block = 64;
+
+// Four sizes per doubling: at most a fifth of a block is unused.
+std::size_t class_size(std::size_t bytes) {
+  if (bytes > (std::size_t{1} << 60)) throw Error(Code::failed, "there is no such memory");
+  bytes = std::max(bytes, smallest_block);
+  const std::size_t step = std::max(std::bit_floor(bytes - 1) / 4, smallest_block);
+  const std::size_t unit = bytes > os::page_size() ? std::max(step, os::page_size()) : step;
+  return (bytes + unit - 1) / unit * unit;
+}
+
+}  // namespace
+
+struct Pool::State {
+  struct Segment {
+    std::uint64_t number = 0;
+    os::Fd file;
+    os::Mapping memory;
+    std::size_t lent = 0;   // blocks
+    std::size_t fresh = 0;  // from here on nothing was ever lent
+  };
+
+  explicit State(PoolOptions given) : options(given) {}
+  // In a forked child the parent's memory is only forgotten.
+  ~State() {
+    if (!forked()) return;
+    for (auto& [address, segment] : segments) segment.memory.leak();
+  }
+
+  bool forked() const noexcept { return os::fork_generation() != generation; }
+
+  Segment& add_segment(std::size_t bytes) {
+    Segment segment{next_segment++, os::sealed_memfd("tensorbus pool", bytes), {}};
+    segment.memory = os::map(segment.file, bytes, true, true);
+    std::byte* address = segment.memory.data();
+    reserved += bytes;
+    return segments.emplace(address, std::move(segment)).first->second;
+  }
+
+  // A segment with room for a shared block that was never lent.
+  Segment& open_segment(std::size_t size) {
+    if (open == nullptr || open->memory.size() - open->fresh < size) {
+      open = &add_segment(options.segment_bytes);
+    }
+    return *open;
+  }
+
+  Segment* segment_at(const std::byte* data) {
+    auto after = segments.upper_bound(const_cast<std::byte*>(data));
+    if (after == segments.begin()) return nullptr;
+    Segment& segment = std::prev(after)->second;
+    return data < segment.memory.data() + segment.memory.size() ? &segment : nullptr;
+  }
+
+  std::byte* take(std::size_t size) {
+    const std::lock_guard lock(mutex);
+    std::vector<std::byte*>& list = free_blocks[size];
+    std::byte* block = nullptr;
+    if (!list.empty()) {
+      block = list.back();
+      list.pop_back();
+      ++segment_at(block)->lent;
+    } else {
+      Segment& segment =
+          size > options.segment_bytes / 2 ? add_segment(size) : open_segment(aligned(size));
+      // Blocks of whole pages start on one.
+      if (size >= os::page_size()) segment.fresh = round_to_page(segment.fresh);
+      block = segment.memory.data() + segment.fresh;
+      segment.fresh += size;
+      ++segment.lent;
+    }
+    lent += size;
+    return block;
+  }
+
+  void give_back(std::byte* block, std::size_t size) noexcept {
+    // The lock may be held for ever in a child, by a thread that it does not have.
+    if (forked()) return;
+    const std::lock_guard lock(mutex);
+    lent -= size;
+    --segment_at(block)->lent;
+    free_blocks[size].push_back(block);
+  }
+
+  static std::size_t round_to_page(std::size_t bytes) {
+    return (bytes + os::page_size() - 1) / os::page_size() * os::page_size();
+  }
+  // With what aligning its start may cost.
+  static std::size_t aligned(std::size_t size) {
+    return size >= os::page_size() ? size + os::page_size() : size;
+  }
+
+  const PoolOptions options;
+  const unsigned generation = os::fork_generation();
+  mutable std::mutex mutex;
+  std::map<std::byte*, Segment> segments;  // by address
+  std::map<std::size_t, std::vector<std::byte*>> free_blocks;
+  Segment* open = nullptr;
+  std::uint64_t next_segment = 1;
+  std::size_t reserved = 0;
+  std::size_t lent = 0;
+};
+
+Pool::Pool(PoolOptions options) : state_(std::make_shared<State>(options)) {}
+
+std::shared_ptr<std::byte> Pool::allocate(std::size_t bytes) {
+  if (state_->forked()) {
+    throw Error(Code::failed,
+                "this pool belongs to the process that forked; make a new one in the child");
+  }
+  const std::size_t size = class_size(bytes);
+  return {state_->take(size),
+          [state = state_, size](std::byte* block) { state->give_back(block, size); }};
+}
+
+std::optional<Place> Pool::find(const void* data, std::size_t bytes) const {
+  if (state_->forked()) return std::nullopt;
+  const std::lock_guard lock(state_->mutex);
+  const auto* first = static_cast<const std::byte*>(data);
+  const State::Segment* segment = state_->segment_at(first);
+  if (segment == nullptr) return std::nullopt;
+  const auto offset = static_cast<std::size_t>(first - segment->memory.data());
+  if (bytes > segment->memory.size() - offset) return std::nullopt;
+  return Place{segment->number, offset};
+}
+
+os::Fd Pool::share(std::uint64_t number) const {
+  const std::lock_guard lock(state_->mutex);
+  for (const auto& [address, segment] : state_->segments) {
+    if (segment.number == number) return os::reopen_read_only(segment.file);
+  }
+  throw Error(Code::invalid_argument, "the pool has no segment " + std::to_string(number));
+}
+
+std::size_t Pool::segment_size(std::uint64_t number) const {
+  const std::lock_guard lock(state_->mutex);
+  for (const auto& [address, segment] : state_->segments) {
+    if (segment.number == number) return segment.memory.size();
+  }
+  throw Error(Code::invalid_argument, "the pool has no segment " + std::to_string(number));
+}
+
+PoolUse Pool::use() const {
+  const std::lock_guard lock(state_->mutex);
+  return {state_->segments.size(), state_->reserved, state_->lent};
+}
+
+void Pool::trim() {
+  if (state_->forked()) return;
+  const std::lock_guard lock(state_->mutex);
+  const auto in_unused = [&](std::byte* block) { return state_->segment_at(block)->lent == 0; };
+  for (auto& [size, blocks] : state_->free_blocks) std::erase_if(blocks, in_unused);
+  if (state_->open != nullptr && state_->open->lent == 0) state_->open = nullptr;
+  std::erase_if(state_->segments, [&](const auto& entry) {
+    if (entry.second.lent > 0) return false;
+    state_->reserved -= entry.second.memory.size();
+    return true;
+  });
+}
+
+}  // namespace tensorbus::fabric

@@ -1,0 +1,57 @@
+// Memory that peers can map: blocks in sealed memfds, kept for the next one when they come back.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <memory>
+#include <optional>
+
+#include "os/fd.h"
+
+namespace tensorbus::fabric {
+
+// A place in a pool, as peers know it.
+struct Place {
+  std::uint64_t segment = 0;  // unique in the pool, never used again
+  std::uint64_t offset = 0;
+  friend bool operator==(const Place&, const Place&) = default;
+};
+
+struct PoolOptions {
+  // Blocks up to half of this share segments; larger ones have their own.
+  std::size_t segment_bytes = std::size_t{64} << 20;
+};
+
+struct PoolUse {
+  std::size_t segments = 0;
+  std::size_t reserved_bytes = 0;  // what the operating system gave
+  std::size_t lent_bytes = 0;      // what holders have
+};
+
+// Thread safe; blocks may outlive it. A forked child sees the memory but owns none of it: there
+// allocate() throws, and dropping a block does nothing.
+class Pool {
+ public:
+  explicit Pool(PoolOptions options = {});
+
+  // At least this many bytes, aligned to 64 (to pages from 4 KiB on), with whatever they last held.
+  // The block comes back when the last copy of the pointer is gone. Error(failed) when memory is
+  // full.
+  std::shared_ptr<std::byte> allocate(std::size_t bytes);
+
+  // Where these bytes lie, if they lie in one segment of this pool.
+  std::optional<Place> find(const void* data, std::size_t bytes) const;
+  // The memory of a segment for a peer, who can only read it.
+  os::Fd share(std::uint64_t segment) const;
+  std::size_t segment_size(std::uint64_t segment) const;
+
+  PoolUse use() const;
+  // Gives segments that nobody uses back to the operating system.
+  void trim();
+
+ private:
+  struct State;
+  std::shared_ptr<State> state_;
+};
+
+}  // namespace tensorbus::fabric

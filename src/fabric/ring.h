@@ -1,0 +1,69 @@
+// Messages from one process to another through shared memory: one producer, one consumer.
+//
+// Each end keeps its own index and only looks at the other's, so whatever the other process writes
+// into the memory, indices stay inside it; a message is copied out before anybody looks at it. What
+// cannot be (an index from nowhere, a length that does not fit) is Error(failed), for good.
+#pragma once
+
+#include <atomic>
+#include <cstddef>
+#include <cstdint>
+#include <optional>
+#include <span>
+#include <string>
+
+namespace tensorbus::fabric {
+
+// What both ends see; all zero is empty. On lines of their own: each side writes one index.
+struct RingHeader {
+  alignas(64) std::atomic<std::uint64_t> written;  // by the producer
+  std::atomic<std::uint32_t> producer_waits;       // for room
+  alignas(64) std::atomic<std::uint64_t> taken;    // by the consumer
+  std::atomic<std::uint32_t> consumer_sleeps;
+};
+
+// Memory of a ring with room for `capacity` bytes, a power of two.
+constexpr std::size_t ring_bytes(std::size_t capacity) { return sizeof(RingHeader) + capacity; }
+
+class RingProducer {
+ public:
+  // The memory is borrowed, 64-byte aligned and new.
+  RingProducer(std::byte* memory, std::size_t capacity) noexcept;
+
+  // False if there is no room; then the consumer is asked to say when there is.
+  bool push(std::uint8_t kind, std::span<const std::byte> body);
+  // After push(): whether the consumer sleeps and must be woken. Says so once.
+  bool must_wake() noexcept;
+
+ private:
+  RingHeader& header_;
+  std::byte* data_;
+  std::uint64_t capacity_;
+  std::uint64_t written_ = 0;
+};
+
+struct RingMessage {
+  std::uint8_t kind = 0;
+  std::string body;
+};
+
+class RingConsumer {
+ public:
+  RingConsumer(std::byte* memory, std::size_t capacity) noexcept;
+
+  bool empty() const noexcept;
+  std::optional<RingMessage> pop();
+  // After pop(): whether the producer waits for room and must be woken. Says so once.
+  bool must_wake() noexcept;
+  // Before sleeping: false if there is something to take, and then it is not asleep.
+  bool sleep() noexcept;
+  void awake() noexcept { header_.consumer_sleeps.store(0, std::memory_order_relaxed); }
+
+ private:
+  RingHeader& header_;
+  const std::byte* data_;
+  std::uint64_t capacity_;
+  std::uint64_t taken_ = 0;
+};
+
+}  // namespace tensorbus::fabric

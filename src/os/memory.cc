@@ -1,0 +1,122 @@
+#include "os/memory.h"
+
+#include <fcntl.h>
+#include <sys/mman.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <cerrno>
+#include <cstdint>
+#include <fstream>
+#include <optional>
+
+#include "tensorbus/status.h"
+
+namespace tensorbus::os {
+namespace {
+
+constexpr int seals = F_SEAL_SHRINK | F_SEAL_GROW | F_SEAL_SEAL;
+
+std::optional<std::size_t> number_in(const std::string& path) {
+  std::ifstream file(path);
+  std::size_t value = 0;
+  if (!(file >> value)) return std::nullopt;  // not there, or "max"
+  return value;
+}
+
+std::size_t available_in_machine() {
+  std::ifstream file("/proc/meminfo");
+  std::string name;
+  std::size_t kib = 0;
+  std::string unit;
+  while (file >> name >> kib && std::getline(file, unit)) {
+    if (name == "MemAvailable:") return kib * 1024;
+  }
+  return SIZE_MAX;
+}
+
+// Version 2: every group up to the root may have a limit.
+std::size_t available_in_groups() {
+  std::ifstream file("/proc/self/cgroup");
+  std::string group;
+  while (std::getline(file, group) && !group.starts_with("0::")) {
+  }
+  if (!group.starts_with("0::/")) return SIZE_MAX;
+  std::size_t available = SIZE_MAX;
+  for (group.erase(0, 3); !group.empty(); group.erase(group.rfind('/'))) {
+    const std::string folder = "/sys/fs/cgroup" + group;
+    const auto limit = number_in(folder + "/memory.max");
+    const auto used = number_in(folder + "/memory.current");
+    if (limit && used) available = std::min(available, *limit - std::min(*limit, *used));
+  }
+  return available;
+}
+
+[[noreturn]] void no_room(std::size_t size, const std::string& why) {
+  throw Error(Code::failed, "there is no room for " + std::to_string(size) +
+                                " bytes of shared memory: " + why +
+                                "; free some, or raise the memory limit of this container");
+}
+
+}  // namespace
+
+std::size_t available_memory() { return std::min(available_in_machine(), available_in_groups()); }
+
+void Mapping::reset() noexcept {
+  if (data_ != nullptr) ::munmap(std::exchange(data_, nullptr), size_);
+}
+
+Mapping map(const Fd& file, std::size_t size, bool writable, bool populate) {
+  const int protection = writable ? PROT_READ | PROT_WRITE : PROT_READ;
+  void* data =
+      ::mmap(nullptr, size, protection, MAP_SHARED | (populate ? MAP_POPULATE : 0), file.get(), 0);
+  if (data == MAP_FAILED) {
+    const int failure = errno;
+    std::string message = errno_message("cannot map " + std::to_string(size) + " bytes", failure);
+    if (failure == ENOMEM) message += "; see vm.max_map_count and ulimit -v";
+    throw Error(Code::failed, message);
+  }
+  return {static_cast<std::byte*>(data), size};
+}
+
+Fd sealed_memfd(const std::string& name, std::size_t size) {
+  // Memory files have no limit of their own: fallocate would take all there is and more.
+  if (const std::size_t available = available_memory(); size > available) {
+    no_room(size, std::to_string(available) + " are available");
+  }
+  Fd file(::memfd_create(name.c_str(), MFD_CLOEXEC | MFD_ALLOW_SEALING));
+  if (!file) throw_errno("memfd_create");
+  // fallocate grows the file itself; a signal may end it half way.
+  int failed = -1;
+  do {
+    failed = ::fallocate(file.get(), 0, 0, static_cast<off_t>(size));
+  } while (failed != 0 && errno == EINTR);
+  if (failed != 0) no_room(size, errno_message("fallocate", errno));
+  if (::fcntl(file.get(), F_ADD_SEALS, seals) != 0) throw_errno("F_ADD_SEALS");
+  return file;
+}
+
+Fd reopen_read_only(const Fd& file) {
+  const std::string path = "/proc/self/fd/" + std::to_string(file.get());
+  Fd opened(::open(path.c_str(), O_RDONLY | O_CLOEXEC));
+  if (!opened) throw_errno("cannot re-open " + path);
+  return opened;
+}
+
+std::size_t checked_memfd_size(const Fd& file) {
+  const int found = ::fcntl(file.get(), F_GET_SEALS);
+  if (found < 0 || (found & (F_SEAL_SHRINK | F_SEAL_GROW)) != (F_SEAL_SHRINK | F_SEAL_GROW)) {
+    throw Error(Code::denied, "shared memory without seals was refused: its owner could cut it");
+  }
+  struct stat status {};
+  if (::fstat(file.get(), &status) != 0) throw_errno("fstat");
+  return static_cast<std::size_t>(status.st_size);
+}
+
+std::size_t page_size() noexcept {
+  static const auto size = static_cast<std::size_t>(::sysconf(_SC_PAGESIZE));
+  return size;
+}
+
+}  // namespace tensorbus::os

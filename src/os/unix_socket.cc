@@ -1,0 +1,146 @@
+#include "os/unix_socket.h"
+
+#include <sys/socket.h>
+#include <sys/un.h>
+#include <unistd.h>
+
+#include <cerrno>
+#include <cstddef>
+#include <cstring>
+#include <fstream>
+
+#include "tensorbus/status.h"
+
+namespace tensorbus::os {
+namespace {
+
+struct Name {
+  sockaddr_un address{};
+  socklen_t size = 0;
+};
+
+Name abstract_name(const std::string& name) {
+  Name made;
+  made.address.sun_family = AF_UNIX;
+  if (name.empty() || name.size() + 1 > sizeof made.address.sun_path) {
+    throw Error(Code::invalid_argument, "the name of a socket has 1 to 107 bytes");
+  }
+  std::memcpy(made.address.sun_path + 1, name.data(), name.size());
+  made.size = static_cast<socklen_t>(offsetof(sockaddr_un, sun_path) + 1 + name.size());
+  return made;
+}
+
+Fd new_socket() {
+  Fd socket(::socket(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC | SOCK_NONBLOCK, 0));
+  if (!socket) throw_errno("socket");
+  return socket;
+}
+
+}  // namespace
+
+Fd listen_unix(const std::string& name) {
+  const Name bound = abstract_name(name);
+  Fd socket = new_socket();
+  if (::bind(socket.get(), reinterpret_cast<const sockaddr*>(&bound.address), bound.size) != 0 ||
+      ::listen(socket.get(), 4096) != 0) {
+    throw_errno("cannot listen on an abstract Unix socket");
+  }
+  return socket;
+}
+
+Fd accept_unix(const Fd& listener) {
+  Fd socket(::accept4(listener.get(), nullptr, nullptr, SOCK_CLOEXEC | SOCK_NONBLOCK));
+  if (!socket && errno != EAGAIN && errno != EINTR && errno != ECONNABORTED) throw_errno("accept");
+  return socket;
+}
+
+Fd connect_unix(const std::string& name) {
+  const Name remote = abstract_name(name);
+  Fd socket = new_socket();
+  if (::connect(socket.get(), reinterpret_cast<const sockaddr*>(&remote.address), remote.size) !=
+      0) {
+    throw Error(Code::unreachable, errno_message("cannot connect to its Unix socket", errno));
+  }
+  return socket;
+}
+
+Credentials peer_credentials(const Fd& socket) {
+  ucred found{};
+  socklen_t size = sizeof found;
+  if (::getsockopt(socket.get(), SOL_SOCKET, SO_PEERCRED, &found, &size) != 0) {
+    throw_errno("SO_PEERCRED");
+  }
+  return {found.pid, found.uid};
+}
+
+uid_t overflow_uid() {
+  std::ifstream file("/proc/sys/kernel/overflowuid");
+  uid_t uid = 65534;
+  file >> uid;
+  return uid;
+}
+
+Transfer send_packet(const Fd& socket, std::string_view bytes, const std::vector<int>& fds) {
+  if (bytes.size() > most_packet_bytes || fds.size() > most_passed_fds) {
+    throw Error(Code::invalid_argument, "a packet is too large");
+  }
+  iovec part{const_cast<char*>(bytes.data()), bytes.size()};
+  msghdr header{};
+  header.msg_iov = &part;
+  header.msg_iovlen = 1;
+  alignas(cmsghdr) char control[CMSG_SPACE(most_passed_fds * sizeof(int))] = {};
+  if (!fds.empty()) {
+    header.msg_control = control;
+    header.msg_controllen = CMSG_SPACE(fds.size() * sizeof(int));
+    cmsghdr* rights = CMSG_FIRSTHDR(&header);
+    rights->cmsg_level = SOL_SOCKET;
+    rights->cmsg_type = SCM_RIGHTS;
+    rights->cmsg_len = CMSG_LEN(fds.size() * sizeof(int));
+    std::memcpy(CMSG_DATA(rights), fds.data(), fds.size() * sizeof(int));
+  }
+  while (true) {
+    if (::sendmsg(socket.get(), &header, MSG_NOSIGNAL) >= 0) return Transfer::done;
+    if (errno == EINTR) continue;
+    if (errno == EAGAIN || errno == ENOBUFS) return Transfer::would_block;
+    if (errno == EPIPE || errno == ECONNRESET || errno == ENOTCONN) return Transfer::closed;
+    throw_errno("sendmsg");
+  }
+}
+
+Transfer receive_packet(const Fd& socket, Packet& packet) {
+  packet.fds.clear();
+  packet.bytes.resize(most_packet_bytes + 1);
+  iovec part{packet.bytes.data(), packet.bytes.size()};
+  msghdr header{};
+  header.msg_iov = &part;
+  header.msg_iovlen = 1;
+  alignas(cmsghdr) char control[CMSG_SPACE(most_passed_fds * sizeof(int))];
+  header.msg_control = control;
+  header.msg_controllen = sizeof control;
+  ssize_t got = -1;
+  do {
+    got = ::recvmsg(socket.get(), &header, MSG_CMSG_CLOEXEC);
+  } while (got < 0 && errno == EINTR);
+  if (got < 0 && errno == EAGAIN) return Transfer::would_block;
+  if (got < 0 && errno == ECONNRESET) return Transfer::closed;
+  if (got < 0) throw_errno("recvmsg");
+  for (cmsghdr* each = CMSG_FIRSTHDR(&header); each != nullptr; each = CMSG_NXTHDR(&header, each)) {
+    if (each->cmsg_level != SOL_SOCKET || each->cmsg_type != SCM_RIGHTS) continue;
+    const std::size_t count = (each->cmsg_len - CMSG_LEN(0)) / sizeof(int);
+    for (std::size_t i = 0; i < count; ++i) {
+      int fd = -1;
+      std::memcpy(&fd, CMSG_DATA(each) + i * sizeof(int), sizeof fd);
+      packet.fds.emplace_back(fd);
+    }
+  }
+  if ((header.msg_flags & (MSG_TRUNC | MSG_CTRUNC)) != 0) {
+    throw Error(Code::failed,
+                "a packet was cut: too many bytes, or no descriptors left (ulimit -n)");
+  }
+  // Our packets are never empty: on a sequenced socket nothing means the end.
+  if (got == 0) return Transfer::closed;
+  packet.bytes.resize(static_cast<std::size_t>(got));
+  return Transfer::done;
+}
+
+}  // namespace tensorbus::os

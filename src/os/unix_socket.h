@@ -1,0 +1,47 @@
+// Abstract Unix sockets: no file to leave behind; messages keep their bounds and carry descriptors.
+#pragma once
+
+#include <sys/types.h>
+
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "os/fd.h"
+
+namespace tensorbus::os {
+
+// The kernel's limit is 253.
+inline constexpr std::size_t most_passed_fds = 64;
+inline constexpr std::size_t most_packet_bytes = 64 * 1024;
+
+// Listens on an abstract name (SOCK_SEQPACKET, non-blocking).
+Fd listen_unix(const std::string& name);
+// Nothing if nobody waits. Throws for what is wrong with the listener.
+Fd accept_unix(const Fd& listener);
+// Does not wait: a listener whose backlog is full is Error(unreachable), as is one that is not
+// there.
+Fd connect_unix(const std::string& name);
+
+// Who was at the other end when it connected or listened, in the reader's namespaces: a process of
+// another pid namespace has pid 0, of another user namespace the overflow uid.
+struct Credentials {
+  pid_t pid = 0;
+  uid_t uid = 0;
+};
+Credentials peer_credentials(const Fd& socket);
+uid_t overflow_uid();
+
+struct Packet {
+  std::string bytes;
+  std::vector<Fd> fds;
+};
+
+enum class Transfer { done, would_block, closed };
+
+// One message with its descriptors, whole or not at all.
+Transfer send_packet(const Fd& socket, std::string_view bytes, const std::vector<int>& fds = {});
+// Descriptors come close-on-exec. Truncated packets are Error(failed).
+Transfer receive_packet(const Fd& socket, Packet& packet);
+
+}  // namespace tensorbus::os
