@@ -7,6 +7,7 @@
 #include "copy/execute.h"
 #include "fabric/conformance.h"
 #include "fabric/memory_fabric.h"
+#include "fabric/ucx.h"
 #include "os/poll.h"
 #include "plan/random_case.h"
 #include "tensorbus/status.h"
@@ -25,6 +26,18 @@ std::vector<Kind> available_kinds() {
                      return std::shared_ptr<std::byte>(new std::byte[bytes + 1],
                                                        std::default_delete<std::byte[]>());
                    }});
+  if (has_ucx()) {
+    kinds.push_back({"ucx",
+                     [] {
+                       return [](std::string name, std::string secret) {
+                         UcxOptions options;
+                         options.identity = {"here", 1, 1, random_id(), std::move(name)};
+                         options.secret = std::move(secret);
+                         return make_ucx_fabric(options);
+                       };
+                     },
+                     kinds[0].allocate});
+  }
   return kinds;
 }
 
