@@ -71,8 +71,6 @@ class Connection final : public Peer {
   bool flushed() noexcept { return endpoint_->flushed(); }
   // Users may hold a Peer for longer than its endpoint may live.
   void hang_up() noexcept { endpoint_.reset(); }
-  // In a forked child: the endpoint is left alone, for ever.
-  void abandon() noexcept { static_cast<void>(endpoint_.release()); }
   // It was opened here, or PeerUp was said.
   bool known_to_user() const noexcept { return is_caller() || state_ == State::up; }
   // False if the peer ended it, or was told already.

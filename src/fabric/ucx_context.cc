@@ -128,7 +128,6 @@ Worker::Worker(const Settings& settings, Receiver& receiver)
 }
 
 Worker::~Worker() {
-  if (abandoned_) return;
   ucp_worker_destroy(worker_);
   ucp_cleanup(context_);
 }

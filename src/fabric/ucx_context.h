@@ -58,8 +58,6 @@ class Worker {
   int event_fd() const noexcept { return event_fd_; }
   // False: something came in meanwhile, call progress() before sleeping.
   bool arm();
-  // In a forked child: UCX is left alone, for ever.
-  void abandon() noexcept { abandoned_ = true; }
 
  private:
   void create_context(const Settings& settings);
@@ -71,7 +69,6 @@ class Worker {
   ucp_worker_h worker_ = nullptr;
   std::string address_;
   int event_fd_ = -1;  // UCX's own
-  bool abandoned_ = false;
 };
 
 // The id under which our messages arrive; other ids have no handler and are dropped by UCX.

@@ -6,10 +6,10 @@
 #include <vector>
 
 #include "base/log.h"
+#include "fabric/fork_guard.h"
 #include "fabric/ucx.h"
 #include "fabric/ucx_client.h"
 #include "fabric/ucx_server.h"
-#include "os/fork.h"
 
 namespace tensorbus::fabric {
 namespace ucx {
@@ -44,13 +44,6 @@ class UcxFabric final : public Fabric, private Receiver {
   }
 
   ~UcxFabric() override {
-    if (forked()) {
-      // The sockets and the thread of UCX belong to the parent: nothing here may speak for it.
-      worker_.abandon();
-      for (auto& [stream, connection] : connections_) connection->abandon();
-      for (Leaving& leaving : leaving_) leaving.connection->abandon();
-      return;
-    }
     for (auto& [stream, connection] : connections_) part_from(connection, ended_here());
     connections_.clear();
     // Real time, whatever clock we were given: nobody moves a simulated one while we wait. Not
@@ -76,7 +69,6 @@ class UcxFabric final : public Fabric, private Receiver {
 
   std::shared_ptr<Peer> connect(const Address& remote, const std::string& secret,
                                 Deadline deadline) override {
-    check_process();
     if (remote.kind != address_.kind) {
       throw Error(
           Code::invalid_argument,
@@ -108,14 +100,12 @@ class UcxFabric final : public Fabric, private Receiver {
     client_.attach(connections_.at(connection.stream()), region, id, deadline);
   }
   void read(Read read, OpId id, Deadline deadline) override {
-    check_process();
     client_.read(std::move(read), id, deadline);
   }
   Word make_word(Peer& peer, std::uint64_t initial) override {
     return server_.make_word(live_connection_of(peer), initial);
   }
   void swap(const Swap& swap, OpId id, Deadline deadline) override {
-    check_process();
     client_.swap(swap, id, deadline);
   }
   const std::atomic<std::uint64_t>* watch(Peer&, std::uint32_t) override { return nullptr; }
@@ -123,7 +113,6 @@ class UcxFabric final : public Fabric, private Receiver {
 
   std::span<const Event> poll() override;
   bool arm() override {
-    check_process();
     return !more_to_pack_ && !client_.has_completions() && arrived_.empty() && !anyone_lost() &&
            worker_.arm();
   }
@@ -154,14 +143,7 @@ class UcxFabric final : public Fabric, private Receiver {
   void hang_up_where_flushed(TimePoint now);
   void part_from(const std::shared_ptr<Connection>& connection, const Status& reason);
 
-  bool forked() const noexcept { return os::fork_generation() != fork_generation_; }
-  void check_process() const {
-    if (!forked()) return;
-    throw Error(Code::invalid_argument,
-                "this network fabric belongs to the parent process; make one after the fork");
-  }
   Connection& connection_of(Peer& peer) {
-    check_process();
     auto* connection = dynamic_cast<Connection*>(&peer);
     if (connection == nullptr) {
       throw Error(Code::invalid_argument, "a peer of another fabric was given to the network's");
@@ -182,7 +164,6 @@ class UcxFabric final : public Fabric, private Receiver {
   }
 
   const UcxOptions options_;
-  const unsigned fork_generation_ = os::fork_generation();
   Address address_;
   Server server_;
   Client client_;
@@ -287,7 +268,6 @@ void UcxFabric::collect_completions() {
 }
 
 std::span<const Event> UcxFabric::poll() {
-  check_process();
   for (int i = 0; i < rounds_per_poll; ++i) {
     const bool progressed = worker_.progress();
     more_to_pack_ = server_.pump(pump_bytes);
@@ -339,7 +319,7 @@ void UcxFabric::part_from(const std::shared_ptr<Connection>& connection, const S
 }  // namespace ucx
 
 std::unique_ptr<Fabric> make_ucx_fabric(const UcxOptions& options) {
-  return std::make_unique<ucx::UcxFabric>(options);
+  return guard_against_fork(std::make_unique<ucx::UcxFabric>(options));
 }
 
 bool has_ucx() noexcept { return true; }
