@@ -1,4 +1,5 @@
 #include <gtest/gtest.h>
+#include <sys/mman.h>
 
 #include <algorithm>
 #include <cstring>
@@ -7,12 +8,22 @@
 #include "copy/execute.h"
 #include "fabric/conformance.h"
 #include "fabric/memory_fabric.h"
+#include "fabric/pool.h"
+#include "fabric/shm_fabric.h"
 #include "fabric/ucx.h"
 #include "os/poll.h"
 #include "plan/random_case.h"
 #include "tensorbus/status.h"
 
 namespace tensorbus::fabric {
+
+namespace {
+
+std::shared_ptr<std::byte> private_memory(std::size_t bytes) {
+  return {new std::byte[bytes + 1], std::default_delete<std::byte[]>()};
+}
+
+}  // namespace
 
 std::vector<Kind> available_kinds() {
   std::vector<Kind> kinds;
@@ -22,10 +33,19 @@ std::vector<Kind> available_kinds() {
                        return make_memory_fabric(hub, {std::move(name), std::move(secret)});
                      };
                    },
-                   [](std::size_t bytes) {
-                     return std::shared_ptr<std::byte>(new std::byte[bytes + 1],
-                                                       std::default_delete<std::byte[]>());
-                   }});
+                   private_memory});
+  const auto shm = [](const std::string& name, bool pooled, bool read_process_memory) {
+    const auto pool = std::make_shared<Pool>(PoolOptions{std::size_t{16} << 20});
+    const auto make = [pool, read_process_memory](std::string party, std::string secret) {
+      return make_shm_fabric({std::move(party), std::move(secret), pool, read_process_memory});
+    };
+    Kind kind{name, [make] { return make; }, private_memory};
+    if (pooled) kind.allocate = [pool](std::size_t bytes) { return pool->allocate(bytes); };
+    return kind;
+  };
+  kinds.push_back(shm("shm_pooled", true, true));
+  kinds.push_back(shm("shm_private", false, true));
+  kinds.push_back(shm("shm_packed", false, false));
   if (has_ucx()) {
     kinds.push_back({"ucx",
                      [] {
@@ -36,7 +56,7 @@ std::vector<Kind> available_kinds() {
                          return make_ucx_fabric(options);
                        };
                      },
-                     kinds[0].allocate});
+                     private_memory});
   }
   return kinds;
 }
@@ -101,9 +121,7 @@ class FabricTest : public testing::TestWithParam<Kind> {
     TestTensor made{nullptr, std::make_shared<TensorForm>(TensorForm{dtype, shape, strides})};
     const Extent extent = extent_of(*made.form);
     const auto bytes = static_cast<std::size_t>(extent.end - extent.begin);
-    made.memory = shared ? GetParam().allocate(bytes)
-                         : std::shared_ptr<std::byte>(new std::byte[bytes + 1],
-                                                      std::default_delete<std::byte[]>());
+    made.memory = shared ? GetParam().allocate(bytes) : private_memory(bytes);
     made.first = -extent.begin;
     std::memset(made.memory.get(), 0, bytes);
     return made;
@@ -368,9 +386,28 @@ TEST_P(FabricTest, ManyTensorsAreOneRegion) {
   for (std::size_t i = 0; i < sources.size(); ++i) expect_equal(targets[i], sources[i]);
 }
 
+TEST_P(FabricTest, ReadsAcrossMoreThan4GiB) {
+  constexpr std::int64_t apart = (std::int64_t{5} << 30) + 64;
+  constexpr std::size_t bytes = apart + 4096;
+  // Never written but for two pages.
+  void* memory = ::mmap(nullptr, bytes, PROT_READ | PROT_WRITE,
+                        MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
+  ASSERT_NE(memory, MAP_FAILED);
+  const TestTensor source{
+      {static_cast<std::byte*>(memory), [](auto* at) { ::munmap(at, bytes); }},
+      std::make_shared<TensorForm>(TensorForm{Dtype::int8, {2, 4}, {apart, 1}})};
+  std::memcpy(source.memory.get(), "abcd", 4);
+  std::memcpy(source.memory.get() + apart, "efgh", 4);
+  const auto region = owner_->expose(views({source}));
+  const TestTensor target = dense(Dtype::int8, {2, 4}, false);
+  const Completion done = read(reader_, whole(attach(reader_, connect(), *region), {target}));
+  EXPECT_TRUE(done.status.ok()) << done.status.message;
+  EXPECT_EQ(std::memcmp(target.memory.get(), "abcdefgh", 8), 0);
+}
+
 TEST_P(FabricTest, AReadThatTheGatePassedIsWithdrawn) {
-  const TestTensor tensor = dense(Dtype::int8, {5'000'000});
-  const TestTensor target = dense(Dtype::int8, {5'000'000}, false);
+  const TestTensor tensor = dense(Dtype::int8, {12'000'000});
+  const TestTensor target = dense(Dtype::int8, {12'000'000}, false);
   const auto region = owner_->expose(views({tensor}));
   Source source = attach(reader_, connect(), *region);
   // Before, at any moment during, and with a ticket that is still good.
@@ -434,11 +471,11 @@ TEST_P(FabricTest, AWordIsSwappedOnceAndOnlyWhileTheGateIsOpen) {
 }
 
 TEST_P(FabricTest, CancelAtAnyMomentEndsARead) {
-  const TestTensor tensor = dense(Dtype::int8, {4'000'000});
+  const TestTensor tensor = dense(Dtype::int8, {12'000'000});
   const auto region = owner_->expose(views({tensor}));
   const Source source = attach(reader_, connect(), *region);
   for (int polls = 0; polls < 12; ++polls) {
-    const TestTensor target = dense(Dtype::int8, {4'000'000}, false);
+    const TestTensor target = dense(Dtype::int8, {12'000'000}, false);
     const OpId id = next_id();
     reader_->read(whole(source, {target}), id, never);
     for (int i = 0; i < polls; ++i) poll();
@@ -510,8 +547,8 @@ TEST_P(FabricTest, DisconnectEndsWhatRunsAndTellsBoth) {
 }
 
 TEST_P(FabricTest, AFabricThatClosesWhileBusyIsLostToItsPeers) {
-  const TestTensor tensor = dense(Dtype::int8, {4'000'000});
-  const TestTensor target = dense(Dtype::int8, {4'000'000}, false);
+  const TestTensor tensor = dense(Dtype::int8, {20'000'000});
+  const TestTensor target = dense(Dtype::int8, {20'000'000}, false);
   auto region = owner_->expose(views({tensor}));
   const Source source = attach(reader_, connect(), *region);
   const OpId id = next_id();

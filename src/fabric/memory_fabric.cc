@@ -80,7 +80,9 @@ struct Operation {
 };
 
 const MemoryRemoteRegion& as_memory(const RemoteRegion& region) {
-  return dynamic_cast<const MemoryRemoteRegion&>(region);
+  const auto* ours = dynamic_cast<const MemoryRemoteRegion*>(&region);
+  if (ours == nullptr) throw Error(Code::invalid_argument, "a region of another fabric");
+  return *ours;
 }
 
 Status withdrawn(const Peer& peer) {
@@ -171,6 +173,9 @@ class MemoryFabric final : public Fabric {
   }
 
   void swap(const Swap& swap, OpId id, Deadline deadline) override {
+    if (swap.source.peer == nullptr || swap.source.region == nullptr) {
+      throw Error(Code::invalid_argument, "a swap without peer or region");
+    }
     word_of(*swap.source.peer, swap.word);
     start(id, {swap, deadline});
   }

@@ -141,7 +141,6 @@ TEST_F(UcxFabricTest, AnOwnerThatNobodyPollsDoesNotAnswerTheGreeting) {
 
 TEST_F(UcxFabricTest, AnAddressOfAnotherKindIsRefused) {
   Address other = owner_->address();
-
   other.kind = "shm";
   EXPECT_THROW(reader_->connect(other, "secret", Deadline::never()), Error);
 }

@@ -1,11 +1,14 @@
 #include "os/poll.h"
 
+#include <fcntl.h>
 #include <sys/eventfd.h>
 #include <unistd.h>
 
 #include <algorithm>
 #include <cerrno>
 #include <cstdint>
+#include <string>
+#include <string_view>
 
 #include "base/interrupt.h"
 
@@ -47,6 +50,14 @@ void EventFd::signal() noexcept {
 void EventFd::drain() noexcept {
   std::uint64_t count = 0;
   [[maybe_unused]] const auto got = ::read(fd_.get(), &count, sizeof count);
+}
+
+bool is_eventfd(const Fd& fd) {
+  char target[64] = {};
+  const std::string path = "/proc/self/fd/" + std::to_string(fd.get());
+  const ssize_t size = ::readlink(path.c_str(), target, sizeof target - 1);
+  return size > 0 && std::string_view(target) == "anon_inode:[eventfd]" &&
+         ::fcntl(fd.get(), F_SETFL, O_NONBLOCK) == 0;
 }
 
 }  // namespace tensorbus::os

@@ -23,14 +23,16 @@ std::string host_key() {
   return boot + " net:" + std::to_string(network.st_ino);
 }
 
-std::uint64_t process_start_time(pid_t pid) {
-  std::ifstream file("/proc/" + std::to_string(pid) + "/stat");
+namespace {
+
+std::uint64_t start_time_of(const std::string& process) {
+  std::ifstream file("/proc/" + process + "/stat");
   std::string text;
   std::getline(file, text);
   // The name in brackets may hold anything; the 20th field after it is the start time.
   const std::size_t end = text.rfind(')');
   if (end == std::string::npos) {
-    throw Error(Code::unreachable, "there is no process " + std::to_string(pid));
+    throw Error(Code::unreachable, "there is no process " + process);
   }
   std::istringstream fields(text.substr(end + 1));
   std::string skipped;
@@ -39,6 +41,12 @@ std::uint64_t process_start_time(pid_t pid) {
   if (!(fields >> ticks)) throw Error(Code::failed, "/proc/<pid>/stat is malformed");
   return ticks;
 }
+
+}  // namespace
+
+std::uint64_t process_start_time(pid_t pid) { return start_time_of(std::to_string(pid)); }
+
+std::uint64_t own_start_time() { return start_time_of("self"); }
 
 Fd open_pidfd(pid_t pid) {
   Fd fd(static_cast<int>(::syscall(SYS_pidfd_open, pid, 0)));

@@ -19,6 +19,8 @@ std::string host_key();
 
 // Clock ticks from boot to the start of a process. Error(unreachable) if there is none.
 std::uint64_t process_start_time(pid_t pid);
+// Of this one; right also where /proc shows another pid namespace than ours.
+std::uint64_t own_start_time();
 
 // Readable when the process ends. Error(unreachable) if it has.
 Fd open_pidfd(pid_t pid);

@@ -1,0 +1,125 @@
+// The shm fabric itself. One class, three files: shm_fabric.cc has the calls and the loop,
+// shm_connect.cc how connections begin and end, shm_serve.cc what peers ask for.
+#pragma once
+
+#include <map>
+#include <memory>
+#include <set>
+#include <span>
+#include <variant>
+#include <vector>
+
+#include "fabric/shm_fabric.h"
+#include "fabric/shm_peer.h"
+#include "fabric/shm_reading.h"
+#include "os/poll.h"
+
+namespace tensorbus::fabric {
+
+class ShmCore final : public Fabric {
+ public:
+  explicit ShmCore(ShmOptions options);
+  ~ShmCore() override;
+
+  const Address& address() const noexcept override { return address_; }
+  Gate make_gate() override { return Gate(new_word(0)); }
+  std::unique_ptr<Region> expose(std::span<const TensorView> tensors) override;
+  std::unique_ptr<Region> expose(std::span<const TensorView> tensors, Gate gate) override;
+  std::shared_ptr<Peer> connect(const Address& remote, const std::string& secret,
+                                Deadline deadline) override;
+  void disconnect(Peer& peer) override;
+  void send(Peer& peer, std::span<const std::byte> message) override;
+  void attach(Peer& peer, std::uint64_t region, OpId id, Deadline deadline) override;
+  void read(Read read, OpId id, Deadline deadline) override;
+  Word make_word(Peer& peer, std::uint64_t initial) override;
+  void swap(const Swap& swap, OpId id, Deadline deadline) override;
+  const std::atomic<std::uint64_t>* watch(Peer& peer, std::uint32_t word) override;
+  void cancel(OpId id) noexcept override;
+  std::span<const Event> poll() override;
+  bool arm() override;
+  int fd() const noexcept override { return epoll_.get(); }
+  TimePoint wake_at() const noexcept override;
+
+  void withdraw(std::uint64_t region) { regions_.erase(region); }
+
+ private:
+  using PeerPtr = std::shared_ptr<ShmPeer>;
+  struct Attach {
+    PeerPtr peer;
+    std::uint64_t request = 0;
+  };
+  struct Operation {
+    std::variant<Attach, std::unique_ptr<ShmReading>, Swap> work;
+    Deadline deadline;
+    bool cancelled = false;
+    bool waits = false;  // for an owner's answer
+  };
+
+  // shm_fabric.cc
+  std::shared_ptr<std::atomic<std::uint64_t>> new_word(std::uint64_t value);
+  PeerPtr usable(const Peer& peer) const;
+  std::atomic<std::uint64_t>& word_of(const Peer& peer, std::uint32_t word) const;
+  void start(OpId id, Operation operation);
+  void finish(OpId id, Status status, std::uint64_t value = 0,
+              std::shared_ptr<const RemoteRegion> region = {});
+  static bool uses(const Operation& operation, const Peer& peer);
+  void step(OpId id, Operation& operation);
+  void step_swap(OpId id, const Swap& swap);
+  void look_at_descriptors();
+  void take_messages(const PeerPtr& peer);
+  void feel_pulses();
+
+  // shm_connect.cc
+  void watch_descriptor(int fd, std::uint64_t tag, bool writable = false);
+  void accept_all();
+  PeerPtr add_peer(ShmPeer::Stage stage, Identity identity, os::Fd socket, Deadline deadline);
+  void on_socket(const PeerPtr& peer);
+  void on_packet(const PeerPtr& peer, os::Packet packet);
+  void on_hello(const PeerPtr& peer, std::string_view body);
+  void on_challenge(const PeerPtr& peer, std::string_view body);
+  void on_proof(const PeerPtr& peer, std::string_view proof, std::vector<os::Fd> fds);
+  void on_accept(const PeerPtr& peer, std::string_view proof, std::vector<os::Fd> fds);
+  void come_up(const PeerPtr& peer);
+  void post(const PeerPtr& peer, std::string bytes, std::shared_ptr<os::Fd> fd = nullptr);
+  void refuse(const PeerPtr& peer, const Status& why);
+  void lose(const PeerPtr& peer, Status reason);
+  void lose_after_its_last_words(const PeerPtr& peer, const std::string& what);
+  Greeting greeting() const;
+
+  // shm_serve.cc
+  void on_attach(const PeerPtr& peer, std::string_view body);
+  void on_segment(const PeerPtr& peer, std::string_view body, std::vector<os::Fd> fds);
+  void on_table(const PeerPtr& peer, std::string_view body);
+  void on_no_region(const PeerPtr& peer, std::string_view body);
+  void on_want_window(const PeerPtr& peer);
+  void on_window(const PeerPtr& peer, std::vector<os::Fd> fds);
+  void on_ask(const PeerPtr& peer, std::string_view body);
+  void on_packed(const PeerPtr& peer, std::string_view body);
+
+  ShmOptions options_;
+  Address address_;
+  os::Fd epoll_;
+  os::Fd listener_;
+  os::EventFd doorbell_;
+  std::map<std::uint64_t, PeerPtr> peers_;  // by serial
+  std::vector<PeerPtr> polled_;             // the same, as the last poll found them
+  bool peers_changed_ = false;
+  std::uint64_t last_serial_ = 0;
+  std::uint64_t last_request_ = 0;
+  std::map<std::uint64_t, std::shared_ptr<ShmExposed>> regions_;
+  std::uint64_t last_region_ = 0;
+  std::map<OpId, Operation> operations_;
+  std::vector<Event> posted_;
+  std::vector<Event> returned_;
+  bool armed_ = false;
+  bool stirred_ = false;  // a read got on in the last poll
+  unsigned polls_ = 0;
+  TimePoint last_poll_{};
+  TimePoint next_pulse_{};
+};
+
+// A process that is stopped is noticed after this time.
+inline constexpr Duration pulse_every = std::chrono::seconds(1);
+inline constexpr Duration patience_with_the_silent = std::chrono::milliseconds(5500);
+
+}  // namespace tensorbus::fabric

@@ -1,0 +1,341 @@
+#include "fabric/shm_fabric.h"
+
+#include <fmt/format.h>
+#include <sys/epoll.h>
+#include <unistd.h>
+
+#include <algorithm>
+
+#include "base/bytes.h"
+#include "fabric/fork_guard.h"
+#include "fabric/shm_core.h"
+#include "os/fork.h"
+#include "os/process.h"
+
+namespace tensorbus::fabric {
+namespace {
+
+// Descriptors are looked at every so many polls while nobody sleeps: rings are cheaper to ask.
+constexpr unsigned polls_per_look = 16;
+constexpr int chunks_per_poll = 4;
+constexpr int messages_per_poll = 64;
+
+class ShmRegion final : public Region {
+ public:
+  ShmRegion(ShmCore& core, std::shared_ptr<ShmExposed> exposed)
+      : core_(core), exposed_(std::move(exposed)) {}
+  ~ShmRegion() override {
+    // A forked child has a copy of this object; the region is the parent's.
+    if (os::fork_generation() != generation_) return;
+    exposed_->alive->store(0, std::memory_order_relaxed);
+    std::atomic_thread_fence(std::memory_order_seq_cst);
+    core_.withdraw(exposed_->number);
+  }
+  std::uint64_t number() const noexcept override { return exposed_->number; }
+  const Forms& forms() const noexcept override { return exposed_->forms; }
+  Gate& gate() noexcept override { return exposed_->gate; }
+  void serve(std::uint64_t number, plan::Stream stream) override {
+    check_source(stream, exposed_->forms);
+    exposed_->programs.erase(number);
+    exposed_->streams.insert_or_assign(number, std::move(stream));
+  }
+
+ private:
+  ShmCore& core_;
+  std::shared_ptr<ShmExposed> exposed_;
+  const unsigned generation_ = os::fork_generation();
+};
+
+}  // namespace
+
+std::shared_ptr<std::atomic<std::uint64_t>> ShmCore::new_word(std::uint64_t value) {
+  const std::shared_ptr<std::byte> block = options_.pool->allocate(sizeof(std::uint64_t));
+  auto* word = new (block.get()) std::atomic<std::uint64_t>(value);
+  return {block, word};
+}
+
+std::unique_ptr<Region> ShmCore::expose(std::span<const TensorView> tensors) {
+  return expose(tensors, make_gate());
+}
+
+std::unique_ptr<Region> ShmCore::expose(std::span<const TensorView> tensors, Gate gate) {
+  if (!options_.pool->find(gate.counter().get(), sizeof(std::uint64_t))) {
+    throw Error(Code::invalid_argument,
+                "a gate that peers cannot see: use this fabric's make_gate()");
+  }
+  const std::uint64_t number = ++last_region_;
+  auto exposed = std::make_shared<ShmExposed>(
+      ShmExposed{number, {}, {}, new_word(number), std::move(gate), {}, {}});
+  for (const TensorView& tensor : tensors) {
+    exposed->forms.push_back(form_of(tensor));
+    extent_of(exposed->forms.back());
+    exposed->first.push_back(tensor.data);
+  }
+  regions_[number] = exposed;
+  return std::make_unique<ShmRegion>(*this, std::move(exposed));
+}
+
+ShmCore::PeerPtr ShmCore::usable(const Peer& any) const {
+  for (const auto& [serial, peer] : peers_) {
+    if (peer.get() == &any && peer->up()) return peer;
+  }
+  throw Error(Code::peer_lost, "there is no connection to " + to_string(any.identity()));
+}
+
+void ShmCore::send(Peer& any, std::span<const std::byte> message) {
+  if (message.size() > max_message_bytes) {
+    throw Error(Code::invalid_argument, fmt::format("a message of {} bytes; at most {} are sent",
+                                                    message.size(), max_message_bytes));
+  }
+  const PeerPtr peer = usable(any);
+  if (peer->ring_is_behind() || !peer->push_now(user_message, message)) {
+    throw Error(Code::queue_full, to_string(any.identity()) + " does not take its messages");
+  }
+}
+
+void ShmCore::attach(Peer& any, std::uint64_t region, OpId id, Deadline deadline) {
+  const PeerPtr peer = usable(any);
+  const std::uint64_t request = ++last_request_;
+  start(id, {Attach{peer, request}, deadline, false, true});
+  peer->attaching[request] = {id, {}};
+  Encoder encoder;
+  encoder.integer(request).integer(region);
+  post(peer, packet(PacketKind::attach, encoder.bytes()));
+}
+
+void ShmCore::read(Read read, OpId id, Deadline deadline) {
+  for (const Source& source : read.sources) {
+    if (source.peer != nullptr) usable(*source.peer);
+  }
+  start(id, {std::make_unique<ShmReading>(std::move(read)), deadline});
+}
+
+Word ShmCore::make_word(Peer& any, std::uint64_t initial) {
+  const PeerPtr peer = usable(any);
+  if (peer->words_made == words_per_side) {
+    throw Error(Code::queue_full, "the connection to " + to_string(any.identity()) +
+                                      " has used up its words; connect anew");
+  }
+  std::atomic<std::uint64_t>& word = peer->link->own_word(peer->words_made);
+  word.store(initial, std::memory_order_release);
+  return {peer->words_made++, &word};
+}
+
+std::atomic<std::uint64_t>& ShmCore::word_of(const Peer& any, std::uint32_t word) const {
+  if (word >= words_per_side) {
+    throw Error(Code::invalid_argument,
+                fmt::format("{} has no word {}", to_string(any.identity()), word));
+  }
+  return usable(any)->link->peer_word(word);
+}
+
+void ShmCore::swap(const Swap& swap, OpId id, Deadline deadline) {
+  if (swap.source.peer == nullptr || swap.source.region == nullptr) {
+    throw Error(Code::invalid_argument, "a swap without peer or region");
+  }
+  word_of(*swap.source.peer, swap.word);
+  start(id, {swap, deadline});
+}
+
+const std::atomic<std::uint64_t>* ShmCore::watch(Peer& any, std::uint32_t word) {
+  return &word_of(any, word);
+}
+
+void ShmCore::cancel(OpId id) noexcept {
+  const auto found = operations_.find(id);
+  if (found == operations_.end()) return;
+  found->second.cancelled = true;
+  found->second.waits = false;
+}
+
+void ShmCore::start(OpId id, Operation operation) {
+  if (!operations_.emplace(id, std::move(operation)).second) {
+    throw Error(Code::invalid_argument, "an operation with this id is running");
+  }
+}
+
+void ShmCore::finish(OpId id, Status status, std::uint64_t value,
+                     std::shared_ptr<const RemoteRegion> region) {
+  if (const auto found = operations_.find(id); found != operations_.end()) {
+    if (const auto* attaching = std::get_if<Attach>(&found->second.work)) {
+      attaching->peer->attaching.erase(attaching->request);
+    }
+    operations_.erase(found);
+  }
+  posted_.push_back(Completion{id, std::move(status), value, std::move(region)});
+}
+
+bool ShmCore::uses(const Operation& operation, const Peer& peer) {
+  if (const auto* attaching = std::get_if<Attach>(&operation.work)) {
+    return attaching->peer.get() == &peer;
+  }
+  if (const auto* swapping = std::get_if<Swap>(&operation.work)) {
+    return swapping->source.peer.get() == &peer;
+  }
+  const auto& reading = std::get<std::unique_ptr<ShmReading>>(operation.work);
+  return std::ranges::any_of(reading->read().sources,
+                             [&](const Source& source) { return source.peer.get() == &peer; });
+}
+
+void ShmCore::step(OpId id, Operation& operation) {
+  if (operation.cancelled) return finish(id, {Code::cancelled, "the operation was cancelled"});
+  if (operation.deadline.at() <= last_poll_) {
+    return finish(id, {Code::timeout, "the deadline passed"});
+  }
+  try {
+    if (const auto* swapping = std::get_if<Swap>(&operation.work)) return step_swap(id, *swapping);
+    auto* reading = std::get_if<std::unique_ptr<ShmReading>>(&operation.work);
+    if (reading == nullptr) return;
+    for (int chunk = 0; chunk < chunks_per_poll; ++chunk) {
+      const ShmReading::Progress progress = (*reading)->step(last_request_);
+      operation.waits = progress == ShmReading::Progress::waiting;
+      // A slot may have become free that others wait for.
+      if (!operation.waits) stirred_ = true;
+      if (progress == ShmReading::Progress::done) return finish(id, {});
+      if (operation.waits) return;
+    }
+  } catch (...) {
+    finish(id, current_exception_status());
+  }
+}
+
+void ShmCore::step_swap(OpId id, const Swap& swap) {
+  const ShmRemoteRegion& region = shm_region(*swap.source.region);
+  if (!region.still_open(swap.source.ticket)) {
+    return finish(
+        id, {Code::withdrawn, to_string(swap.source.peer->identity()) + " took its memory back"});
+  }
+  std::uint64_t seen = swap.expected;
+  word_of(*swap.source.peer, swap.word)
+      .compare_exchange_strong(seen, swap.desired, std::memory_order_acq_rel);
+  finish(id, {}, seen);
+}
+
+std::span<const Event> ShmCore::poll() {
+  const TimePoint now = options_.clock->now();
+  // Whoever was stopped itself cannot say that others were silent.
+  if (now - last_poll_ > 2 * pulse_every) {
+    for (const auto& [serial, peer] : peers_) peer->last_sign = now;
+  }
+  last_poll_ = now;
+  stirred_ = false;
+  bool handshakes = false;
+  if (std::exchange(peers_changed_, false)) {
+    polled_.clear();
+    for (const auto& [serial, peer] : peers_) polled_.push_back(peer);
+  }
+  for (const PeerPtr& peer : polled_) {
+    if (peer->stage == ShmPeer::Stage::lost) continue;
+    if (!peer->up()) {
+      handshakes = true;
+      if (peer->deadline.at() <= now) {
+        lose(peer, {Code::timeout, to_string(peer->identity()) + " did not answer in time"});
+      }
+      continue;
+    }
+    if (armed_) peer->link->in.awake();
+    take_messages(peer);
+  }
+  if (armed_ || handshakes || ++polls_ % polls_per_look == 0) look_at_descriptors();
+  armed_ = false;
+  std::vector<OpId> ids;
+  for (const auto& [id, operation] : operations_) ids.push_back(id);
+  for (const OpId id : ids) {
+    if (const auto found = operations_.find(id); found != operations_.end()) {
+      step(id, found->second);
+    }
+  }
+  if (now >= next_pulse_) feel_pulses();
+  returned_.clear();
+  std::swap(returned_, posted_);
+  return returned_;
+}
+
+void ShmCore::take_messages(const PeerPtr& peer) {
+  try {
+    peer->flush_ring();
+    // A peer that does not take its answers is not asked for more.
+    for (int count = 0; count < messages_per_poll && !peer->ring_is_behind(); ++count) {
+      auto message = peer->link->in.pop();
+      if (!message) break;
+      if (peer->link->in.must_wake()) peer->ring_doorbell();
+      if (message->kind == user_message) {
+        posted_.push_back(Message{peer, std::move(message->body)});
+      } else if (message->kind == ask_message) {
+        on_ask(peer, message->body);
+        return;  // one chunk is packed at a time
+      } else if (message->kind == packed_message) {
+        on_packed(peer, message->body);
+      } else {
+        throw Error(Code::failed, "it sent a message of unknown kind");
+      }
+    }
+  } catch (...) {
+    lose(peer, {Code::peer_lost,
+                to_string(peer->identity()) + ": " + current_exception_status().message});
+  }
+}
+
+void ShmCore::look_at_descriptors() {
+  epoll_event events[64];
+  const int count = ::epoll_wait(epoll_.get(), events, 64, 0);
+  for (int i = 0; i < count; ++i) {
+    const std::uint64_t tag = events[i].data.u64;
+    if (tag == 0) {
+      accept_all();
+    } else if (tag == 1) {
+      doorbell_.drain();
+    } else if (const auto found = peers_.find(tag / 2); found != peers_.end()) {
+      const PeerPtr peer = found->second;
+      if (tag % 2 == 1) {
+        lose_after_its_last_words(peer, "died");
+      } else {
+        on_socket(peer);
+      }
+    }
+  }
+}
+
+void ShmCore::feel_pulses() {
+  next_pulse_ = last_poll_ + pulse_every;
+  for (const PeerPtr& peer : polled_) {
+    if (!peer->up()) continue;
+    peer->link->own_pulse().fetch_add(1, std::memory_order_relaxed);
+    const std::uint64_t pulse = peer->link->peer_pulse().load(std::memory_order_relaxed);
+    if (pulse != peer->last_pulse) {
+      peer->last_pulse = pulse;
+      peer->last_sign = last_poll_;
+    } else if (last_poll_ - peer->last_sign > patience_with_the_silent) {
+      lose(peer, {Code::peer_lost,
+                  to_string(peer->identity()) + " shows no sign of life; it is stopped or stuck"});
+    }
+  }
+}
+
+bool ShmCore::arm() {
+  const bool work =
+      std::ranges::any_of(operations_, [](const auto& entry) { return !entry.second.waits; });
+  if (work || stirred_ || !posted_.empty()) return false;
+  armed_ = true;
+  for (const auto& [serial, peer] : peers_) {
+    if (peer->up() && !peer->link->in.sleep()) return false;
+  }
+  return true;
+}
+
+TimePoint ShmCore::wake_at() const noexcept {
+  TimePoint earliest = next_pulse_;
+  for (const auto& [id, operation] : operations_) {
+    earliest = std::min(earliest, operation.deadline.at());
+  }
+  for (const auto& [serial, peer] : peers_) {
+    if (!peer->up()) earliest = std::min(earliest, peer->deadline.at());
+  }
+  return earliest;
+}
+
+std::unique_ptr<Fabric> make_shm_fabric(ShmOptions options) {
+  return guard_against_fork(std::make_unique<ShmCore>(std::move(options)));
+}
+
+}  // namespace tensorbus::fabric

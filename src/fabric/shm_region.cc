@@ -1,0 +1,134 @@
+#include "fabric/shm_region.h"
+
+#include "base/bytes.h"
+#include "tensorbus/status.h"
+
+namespace tensorbus::fabric {
+namespace {
+
+constexpr std::uint64_t nowhere = 0;  // segments count from 1
+
+Place word_place(const Pool& pool, const std::atomic<std::uint64_t>& word) {
+  const auto place = pool.find(&word, sizeof word);
+  if (!place) {
+    throw Error(Code::invalid_argument,
+                "a gate that peers cannot see: use the fabric's make_gate()");
+  }
+  return *place;
+}
+
+void write(Encoder& encoder, const Place& place) {
+  encoder.integer(place.segment).integer(place.offset);
+}
+
+// `begin` and `end` count from the place.
+const std::byte* locate(const Segments& segments, const Place& place, Extent extent,
+                        std::vector<std::shared_ptr<const os::Mapping>>& held) {
+  const auto found = segments.find(place.segment);
+  if (found == segments.end()) throw Error(Code::failed, "a region names memory that was not sent");
+  const auto size = static_cast<std::uint64_t>(found->second->size());
+  const auto before = static_cast<std::uint64_t>(-extent.begin);
+  const auto after = static_cast<std::uint64_t>(extent.end);
+  if (place.offset > size || before > place.offset || after > size - place.offset) {
+    throw Error(Code::failed, "a region leads outside of its memory");
+  }
+  held.push_back(found->second);
+  return found->second->data() + place.offset;
+}
+
+const std::atomic<std::uint64_t>* locate_word(
+    const Segments& segments, const Place& place,
+    std::vector<std::shared_ptr<const os::Mapping>>& held) {
+  const std::byte* data = locate(segments, place, {0, 8}, held);
+  if (place.offset % 8 != 0) throw Error(Code::failed, "a word of a region is not aligned");
+  return reinterpret_cast<const std::atomic<std::uint64_t>*>(data);
+}
+
+Place read_place(Decoder& decoder) {
+  Place place;
+  place.segment = decoder.integer<std::uint64_t>();
+  place.offset = decoder.integer<std::uint64_t>();
+  return place;
+}
+
+}  // namespace
+
+const plan::Program& ShmExposed::program(std::uint64_t stream) {
+  if (const auto known = programs.find(stream); known != programs.end()) return known->second;
+  const plan::Strides strides = strides_of(forms);
+  if (stream == 0) {
+    std::vector<Dtype> types;
+    for (const TensorForm& form : forms) types.push_back(form.dtype);
+    return programs[0] = plan::compile(whole_stream(forms, types), &strides, nullptr);
+  }
+  const auto found = streams.find(stream);
+  if (found == streams.end()) {
+    throw Error(Code::invalid_argument,
+                "region " + std::to_string(number) + " serves no stream " + std::to_string(stream));
+  }
+  return programs[stream] = plan::compile(found->second, &strides, nullptr);
+}
+
+ShmTable describe(const ShmExposed& exposed, const Pool& pool) {
+  ShmTable table;
+  Encoder encoder;
+  const auto add = [&](const Place& place) {
+    write(encoder, place);
+    if (place.segment != nowhere) table.segments.insert(place.segment);
+  };
+  encoder.integer(exposed.number).string(encode(exposed.forms));
+  add(word_place(pool, *exposed.alive));
+  add(word_place(pool, *exposed.gate.counter()));
+  for (std::size_t i = 0; i < exposed.forms.size(); ++i) {
+    const Extent extent = extent_of(exposed.forms[i]);
+    const auto bytes = static_cast<std::size_t>(extent.end - extent.begin);
+    encoder.integer(reinterpret_cast<std::uint64_t>(exposed.first[i]));
+    std::optional<Place> place;
+    if (bytes > 0) place = pool.find(exposed.first[i] + extent.begin, bytes);
+    if (place) place->offset += static_cast<std::uint64_t>(-extent.begin);
+    add(place.value_or(Place{nowhere, 0}));
+  }
+  table.bytes = std::move(encoder).bytes();
+  return table;
+}
+
+ShmRemoteRegion::ShmRemoteRegion(std::string_view table, const Segments& segments, Path otherwise) {
+  Decoder decoder(table);
+  number_ = decoder.integer<std::uint64_t>();
+  forms_ = decode_forms(decoder.string());
+  alive_ = locate_word(segments, read_place(decoder), held_);
+  gate_ = locate_word(segments, read_place(decoder), held_);
+  for (const TensorForm& form : forms_) {
+    addresses_.push_back(decoder.integer<std::uint64_t>());
+    const Place place = read_place(decoder);
+    const Extent extent = extent_of(form);
+    mapped_.push_back(nullptr);
+    if (extent.begin == extent.end) continue;
+    if (place.segment == nowhere) {
+      how_ = otherwise;
+    } else {
+      mapped_.back() = locate(segments, place, extent, held_);
+    }
+  }
+  decoder.end();
+}
+
+const ShmRemoteRegion& shm_region(const RemoteRegion& region) {
+  const auto* ours = dynamic_cast<const ShmRemoteRegion*>(&region);
+  if (ours == nullptr) throw Error(Code::invalid_argument, "a region of another fabric");
+  return *ours;
+}
+
+std::string_view ShmRemoteRegion::path() const noexcept {
+  switch (how_) {
+    case Path::mapped:
+      return "mapped";
+    case Path::process_memory:
+      return "process_vm_readv";
+    case Path::packed:
+      break;
+  }
+  return "packed";
+}
+
+}  // namespace tensorbus::fabric

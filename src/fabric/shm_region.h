@@ -1,0 +1,85 @@
+// Regions in shared or private memory of this host: at their owner, and as a peer sees them.
+#pragma once
+
+#include <atomic>
+#include <map>
+#include <memory>
+#include <set>
+#include <string>
+#include <vector>
+
+#include "copy/execute.h"
+#include "fabric/pool.h"
+#include "fabric/region.h"
+#include "os/memory.h"
+
+namespace tensorbus::fabric {
+
+// What an owner keeps of a region. `alive` holds the region's number until it is dropped: numbers
+// are never used again, so whoever checks it after reading knows that the region was there all the
+// time, even if the word has since gone to another.
+struct ShmExposed {
+  std::uint64_t number = 0;
+  Forms forms;
+  std::vector<const std::byte*> first;
+  std::shared_ptr<std::atomic<std::uint64_t>> alive;
+  Gate gate;
+  std::map<std::uint64_t, plan::Stream> streams;
+  // Compiled when first asked for.
+  std::map<std::uint64_t, plan::Program> programs;
+
+  bool open(std::uint64_t ticket) const noexcept {
+    return alive->load(std::memory_order_relaxed) == number && gate.open(ticket);
+  }
+  // Error(invalid_argument) if no stream has this number.
+  const plan::Program& program(std::uint64_t stream);
+};
+
+// What a peer is told: forms, places and addresses. `segments` are those that it must have mapped.
+struct ShmTable {
+  std::string bytes;
+  std::set<std::uint64_t> segments;
+};
+ShmTable describe(const ShmExposed& exposed, const Pool& pool);
+
+using Segments = std::map<std::uint64_t, std::shared_ptr<const os::Mapping>>;
+
+class ShmRemoteRegion final : public RemoteRegion {
+ public:
+  enum class Path { mapped, process_memory, packed };
+
+  // From describe(), checked against the segments that the owner sent: Error(failed) if anything
+  // leads outside of them. Memory that is not in segments comes by `otherwise`.
+  ShmRemoteRegion(std::string_view table, const Segments& segments, Path otherwise);
+
+  std::uint64_t number() const noexcept override { return number_; }
+  const Forms& forms() const noexcept override { return forms_; }
+  std::string_view path() const noexcept override;
+
+  Path how() const noexcept { return how_; }
+  copy::Sources mapped() const noexcept { return mapped_; }
+  // In the owner's address space.
+  std::uint64_t address(std::size_t tensor) const noexcept { return addresses_[tensor]; }
+
+  // After the last byte was read: the region is there and its gate has not passed the ticket.
+  bool still_open(std::uint64_t ticket) const noexcept {
+    std::atomic_thread_fence(std::memory_order_acquire);
+    return alive_->load(std::memory_order_relaxed) == number_ &&
+           gate_->load(std::memory_order_relaxed) <= ticket;
+  }
+
+ private:
+  std::uint64_t number_ = 0;
+  Forms forms_;
+  Path how_ = Path::mapped;
+  std::vector<const std::byte*> mapped_;
+  std::vector<std::uint64_t> addresses_;
+  const std::atomic<std::uint64_t>* alive_ = nullptr;
+  const std::atomic<std::uint64_t>* gate_ = nullptr;
+  std::vector<std::shared_ptr<const os::Mapping>> held_;
+};
+
+// Error(invalid_argument) for a region of another fabric.
+const ShmRemoteRegion& shm_region(const RemoteRegion& region);
+
+}  // namespace tensorbus::fabric
