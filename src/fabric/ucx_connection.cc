@@ -66,7 +66,7 @@ void Connection::send(Kind kind, std::uint64_t number, std::uint64_t index, std:
                 fmt::format("a message of {} bytes to {}; at most {} fit", body.size(),
                             description_, message->room().size()));
   }
-  std::memcpy(message->body.get(), body.data(), body.size());
+  body.copy(reinterpret_cast<char*>(message->body.get()), body.size());
   message->bytes = body.size();
   send(kind, number, index, std::move(message));
 }
