@@ -10,6 +10,7 @@
 #include "fabric/memory_fabric.h"
 #include "fabric/pool.h"
 #include "fabric/shm_fabric.h"
+#include "fabric/ucx.h"
 #include "os/poll.h"
 #include "plan/random_case.h"
 #include "tensorbus/status.h"
@@ -45,6 +46,18 @@ std::vector<Kind> available_kinds() {
   kinds.push_back(shm("shm_pooled", true, true));
   kinds.push_back(shm("shm_private", false, true));
   kinds.push_back(shm("shm_packed", false, false));
+  if (has_ucx()) {
+    kinds.push_back({"ucx",
+                     [] {
+                       return [](std::string name, std::string secret) {
+                         UcxOptions options;
+                         options.identity = {"here", 1, 1, random_id(), std::move(name)};
+                         options.secret = std::move(secret);
+                         return make_ucx_fabric(options);
+                       };
+                     },
+                     private_memory});
+  }
   return kinds;
 }
 
