@@ -19,7 +19,7 @@ std::string list_of(std::vector<std::string> names) {
   return all > most_named ? text + ", ..." : text;
 }
 
-// The ranks below `count` that did not arrive; nothing if the members are not all such ranks.
+// The first ranks below `count` that did not arrive; nothing if the members are not all such ranks.
 std::optional<std::vector<std::string>> absent_ranks(std::size_t count,
                                                      const std::vector<std::string>& members) {
   std::set<std::size_t> present;
@@ -32,7 +32,8 @@ std::optional<std::vector<std::string>> absent_ranks(std::size_t count,
     present.insert(rank);
   }
   std::vector<std::string> absent;
-  for (std::size_t rank = 0; rank < count; ++rank) {
+  // No more than are named: the count is whatever a client says it is.
+  for (std::size_t rank = 0; rank < count && absent.size() <= most_named; ++rank) {
     if (!present.contains(rank)) absent.push_back(std::to_string(rank));
   }
   return absent;
