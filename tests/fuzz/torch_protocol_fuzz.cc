@@ -1,0 +1,9 @@
+#include "served.h"
+#include "store/torch_writer.h"
+
+extern "C" int LLVMFuzzerTestOneInput(const unsigned char* data, std::size_t size) {
+  using namespace tensorbus::store;
+  Service service(tensorbus::StoreServerOptions{});
+  feed(service, TorchWriter().validate().bytes(), {reinterpret_cast<const char*>(data), size});
+  return 0;
+}
