@@ -25,7 +25,4 @@ void bind_plan(nb::module_& module);
 void bind_redistribute(nb::module_& module);
 void bind_tensors(nb::module_& module);
 
-// Ends the calling Python function with the exception that belongs to this status.
-[[noreturn]] void raise(const Status& status);
-
 }  // namespace tensorbus::python

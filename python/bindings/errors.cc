@@ -57,11 +57,6 @@ bool interrupted() {
 
 }  // namespace
 
-void raise(const Status& status) {
-  set_python_error(status);
-  throw nb::python_error();
-}
-
 void bind_errors() {
   nb::register_exception_translator([](const std::exception_ptr& caught, void*) {
     try {
