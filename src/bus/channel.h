@@ -1,0 +1,81 @@
+// Between a worker and its agent: commands in, one outcome out for each. Two ends, an in-process
+// implementation (embedded) and one over a Unix socket (daemon).
+#pragma once
+
+#include <cstdint>
+#include <memory>
+#include <span>
+#include <string>
+#include <variant>
+
+#include "bus/command.h"
+#include "bus/loan.h"
+#include "tensorbus/deadline.h"
+#include "tensorbus/status.h"
+
+namespace tensorbus::bus {
+
+struct Submission {
+  CommandId id;
+  Command command;
+  Deadline deadline = Deadline::never();  // the agent ends the command with timeout then
+  std::shared_ptr<Loan> loan;             // RegisterBatch: the tensors, in the order of its items
+};
+// The worker wants it ended; its outcome still comes, as cancelled unless it was over.
+struct Cancelled {
+  CommandId id;
+  Status reason;
+};
+// A client is there; after a reconnect again, with the same session.
+struct SessionUp {
+  std::uint64_t session = 0;
+  std::int64_t pid = 0;
+};
+// It closed (ok) or died. Its commands need no answer any more; its memory must not be touched.
+struct SessionLost {
+  std::uint64_t session = 0;
+  Status reason;
+};
+using ChannelEvent = std::variant<Submission, Cancelled, SessionUp, SessionLost>;
+
+// The agent's end. Owned and polled by the agent's loop; no call blocks. What poll() returns has
+// been accepted: journaled where the channel has a journal, and owed exactly one complete().
+class Channel {
+ public:
+  virtual ~Channel() = default;
+  virtual std::span<const ChannelEvent> poll() = 0;  // valid until the next call
+  virtual void complete(CommandId id, const Outcome& outcome) = 0;
+  // Bytes moved of a transfer; a hint, may be dropped.
+  virtual void progress(CommandId id, std::int64_t done, std::int64_t total) noexcept = 0;
+
+  // To sleep: arm(); if true wait until fd() is readable, then poll(). False: there is work now.
+  virtual bool arm() = 0;
+  virtual int fd() const noexcept = 0;
+};
+
+// A submitted command, at the client. Any thread may ask.
+class Pending {
+ public:
+  virtual ~Pending() = default;
+  virtual CommandId id() const noexcept = 0;
+  virtual bool done() const noexcept = 0;
+  virtual std::int64_t bytes_done() const noexcept = 0;
+  virtual std::int64_t bytes_total() const noexcept = 0;  // 0: not known yet
+  // Throws Error(timeout) at the deadline and Error(interrupted) on a signal; both end nothing.
+  virtual const Outcome& wait(Deadline deadline) = 0;
+  // Asks the agent to end it; wait() still gives the outcome.
+  virtual void cancel(const Status& reason) noexcept = 0;
+};
+
+// The client's end. Thread safe. submit() returns once the agent has accepted; it throws
+// Error(queue_full) or Error(unreachable) at the deadline and Error(invalid_argument) for what the
+// channel itself refuses. `command_deadline` goes with the command.
+class Connection {
+ public:
+  virtual ~Connection() = default;
+  virtual std::shared_ptr<Pending> submit(const Command& command, std::shared_ptr<Loan> loan,
+                                          Deadline command_deadline, Deadline accept_deadline) = 0;
+  virtual void close() noexcept = 0;
+};
+
+}  // namespace tensorbus::bus

@@ -1,0 +1,124 @@
+// What a worker asks of its agent and what it is told: plain values that are sent, journaled and
+// compared.
+#pragma once
+
+#include <compare>
+#include <cstdint>
+#include <map>
+#include <optional>
+#include <string>
+#include <string_view>
+#include <variant>
+#include <vector>
+
+#include "tensorbus/deadline.h"
+#include "tensorbus/dtype.h"
+#include "tensorbus/layout.h"
+#include "tensorbus/status.h"
+
+namespace tensorbus::bus {
+
+enum class Direction : std::uint8_t { send, recv };
+std::string_view to_string(Direction direction) noexcept;
+
+// A client draws its session once; its commands count from 1. A resend has the same id and is
+// accepted once.
+struct CommandId {
+  std::uint64_t session = 0;
+  std::uint64_t sequence = 0;
+  friend auto operator<=>(const CommandId&, const CommandId&) = default;
+};
+
+// How one side spreads its tensors, as one of its ranks sees it. With a coordinate (a torch
+// DeviceMesh) each rank says where it is; without, the ranks in ascending order fill the mesh.
+struct SideLayout {
+  Shape mesh;
+  std::vector<Placement> placements;
+  std::optional<std::vector<std::int64_t>> coordinate;
+  friend bool operator==(const SideLayout&, const SideLayout&) = default;
+};
+
+struct InitPair {
+  std::string pair;
+  std::string local;
+  std::string remote;
+  std::int64_t world_size = 0;
+  std::optional<SideLayout> layout;  // none on both sides: index-wise, one to one
+  friend bool operator==(const InitPair&, const InitPair&) = default;
+};
+
+// A local tensor of a batch. Its memory travels beside the command (see loan.h).
+struct BatchItem {
+  std::string pair;
+  std::string name;  // all of a pair have one, or none
+  Dtype dtype = Dtype::float32;
+  Shape shape;
+  Shape strides;                      // in elements
+  std::optional<Shape> global_shape;  // of a DTensor
+  friend bool operator==(const BatchItem&, const BatchItem&) = default;
+};
+
+enum class Verify : std::uint8_t { off, sample, full };
+
+struct RegisterBatch {
+  std::string batch;
+  std::uint64_t registration = 0;   // new for each; a dropped handler closes its own only
+  std::optional<std::string> role;  // the local name meant, where an agent has both of a pair
+  std::vector<BatchItem> items;
+  std::optional<std::int64_t> chunk_bytes;
+  Verify verify = Verify::off;
+  friend bool operator==(const RegisterBatch&, const RegisterBatch&) = default;
+};
+
+struct Transfer {
+  std::string batch;
+  Direction direction = Direction::send;
+  std::optional<std::string> role;
+  // send: lends the memory while the batch's send gate has not passed it.
+  std::uint64_t ticket = 0;
+  friend bool operator==(const Transfer&, const Transfer&) = default;
+};
+
+struct QuerySignal {
+  std::string batch;
+  bool wait = true;  // until the answer is true or the deadline has come
+  std::optional<std::int64_t> round;
+  std::optional<std::string> role;
+  friend bool operator==(const QuerySignal&, const QuerySignal&) = default;
+};
+
+struct CloseBatch {
+  std::string batch;
+  std::uint64_t registration = 0;
+  friend bool operator==(const CloseBatch&, const CloseBatch&) = default;
+};
+
+using Command = std::variant<InitPair, RegisterBatch, Transfer, QuerySignal, CloseBatch>;
+
+// "transfer", for names of semaphores and messages.
+std::string_view type_of(const Command& command) noexcept;
+// The pair or batch that it is about.
+const std::string& context_of(const Command& command) noexcept;
+
+// How a send ended at one reader.
+enum class ReaderOutcome : std::uint8_t { read, failed, lost };
+std::string_view to_string(ReaderOutcome outcome) noexcept;
+
+// The one terminal answer to an accepted command.
+struct Outcome {
+  Status status;
+  std::int64_t round = 0;                             // Transfer: which one it was
+  std::map<Rank, ReaderOutcome> readers;              // send: who took part
+  std::vector<Rank> lost;                             // peer_lost: which ranks
+  bool signal = false;                                // QuerySignal
+  std::map<std::string, std::int64_t> bytes_by_path;  // recv: "mapped", "packed", "network", ...
+  friend bool operator==(const Outcome&, const Outcome&) = default;
+};
+
+// MessagePack with a version. Decoding checks everything and throws Error(invalid_argument).
+std::string encode(const Command& command);
+Command decode_command(std::string_view bytes);
+std::string encode(const Outcome& outcome);
+Outcome decode_outcome(std::string_view bytes);
+
+}  // namespace tensorbus::bus
