@@ -1,7 +1,8 @@
-// Two processes' worth of a fabric in one thread, for the suite that every fabric runs.
+// The suite that every fabric runs: two processes' worth of it, or more, in one thread.
 #pragma once
 
-#include <deque>
+#include <gtest/gtest.h>
+
 #include <functional>
 #include <memory>
 #include <ostream>
@@ -11,17 +12,20 @@
 
 #include "base/clock.h"
 #include "fabric/fabric.h"
+#include "fabric/party.h"
 
 namespace tensorbus::fabric {
 
 // One way to make fabrics that can reach each other.
 struct Kind {
+  using Make = std::function<Party(std::string name, std::string secret)>;
+  using Allocate = std::function<std::shared_ptr<std::byte>(std::size_t bytes)>;
+
   std::string name;
   // Called once per test; the result makes one fabric per call and keeps what they share.
-  std::function<std::function<std::unique_ptr<Fabric>(std::string name, std::string secret)>()>
-      network;
-  // Memory for exposed tensors: the fabric's own, or anybody's.
-  std::function<std::shared_ptr<std::byte>(std::size_t bytes)> allocate;
+  std::function<Make()> network;
+  // Memory for tensors, exposed ones and targets: the fabric's own, or anybody's.
+  Allocate allocate;
 };
 
 inline void PrintTo(const Kind& kind, std::ostream* out) { *out << kind.name; }
@@ -35,44 +39,58 @@ struct TestTensor {
   std::shared_ptr<const TensorForm> form;
   std::ptrdiff_t first = 0;  // where the first element lies
 
+  std::size_t bytes() const {
+    const Extent extent = extent_of(*form);
+    return static_cast<std::size_t>(extent.end - extent.begin);
+  }
   TensorView view() const {
     return {memory.get() + first, form->dtype, form->shape, form->strides};
   }
 };
 
-// A fabric with its events sorted by what tests ask for.
-class Party {
- public:
-  explicit Party(std::unique_ptr<Fabric> fabric) : fabric_(std::move(fabric)) {}
+std::vector<TensorView> views(const std::vector<TestTensor>& tensors);
+void expect_equal(const TestTensor& a, const TestTensor& b);
 
-  Fabric& operator*() { return *fabric_; }
-  Fabric* operator->() { return fabric_.get(); }
-  void kill() { fabric_.reset(); }
+inline const Deadline never = Deadline::never();
 
-  void poll() {
-    if (fabric_ == nullptr) return;
-    for (const Event& event : fabric_->poll()) {
-      if (const auto* done = std::get_if<Completion>(&event)) completions.push_back(*done);
-      if (const auto* message = std::get_if<Message>(&event)) messages.push_back(*message);
-      if (const auto* up = std::get_if<PeerUp>(&event)) ups.push_back(up->peer);
-      if (const auto* lost = std::get_if<PeerLost>(&event)) losses.push_back(*lost);
+class FabricTest : public testing::TestWithParam<Kind> {
+ protected:
+  FabricTest();
+
+  // Polls everybody until it holds; the test fails if it never does.
+  template <typename Condition>
+  void until(Condition holds) {
+    const Deadline patience = Deadline::after(std::chrono::seconds(60));
+    while (!holds()) {
+      ASSERT_FALSE(patience.expired()) << "nothing happens";
+      poll();
     }
   }
+  void poll();
 
-  const Completion* completion(OpId id) const {
-    for (const Completion& done : completions) {
-      if (done.id == id) return &done;
-    }
-    return nullptr;
-  }
+  std::shared_ptr<Peer> connect() { return connect(reader_, owner_, "o"); }
+  std::shared_ptr<Peer> connect(Party& from, Party& to, const std::string& secret);
 
-  std::deque<Completion> completions;
-  std::deque<Message> messages;
-  std::deque<std::shared_ptr<Peer>> ups;
-  std::deque<PeerLost> losses;
+  OpId next_id() { return static_cast<OpId>(++last_id_); }
+  Completion finish(Party& party, OpId id);
+  Source attach(Party& party, const std::shared_ptr<Peer>& peer, const Region& region);
+  Completion read(Party& party, Read read);
+  // All tensors of a region into tensors of the same shapes.
+  static Read whole(const Source& source, const std::vector<TestTensor>& targets);
 
- private:
-  std::unique_ptr<Fabric> fabric_;
+  // With nothing but zeros in it.
+  TestTensor new_tensor(Dtype dtype, const Shape& shape, const Shape& strides);
+  TestTensor new_tensor(Dtype dtype, const Shape& shape);
+  // Small numbers that every type holds.
+  void fill(const TestTensor& tensor);
+
+  Kind::Make make_;
+  Party reader_;
+  Party owner_;
+  std::vector<Party*> others_;
+  std::shared_ptr<Peer> accepted_;  // the owner's side of the last connection
+  std::mt19937 random_{1};
+  std::uint64_t last_id_ = 0;
 };
 
 }  // namespace tensorbus::fabric

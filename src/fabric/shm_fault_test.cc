@@ -12,9 +12,10 @@
 #include <cstring>
 #include <filesystem>
 #include <functional>
+#include <random>
 
 #include "base/clock.h"
-#include "fabric/conformance.h"
+#include "fabric/party.h"
 #include "fabric/pool.h"
 #include "fabric/shm_fabric.h"
 #include "fabric/shm_handshake.h"

@@ -65,6 +65,8 @@ class TwoHosts {
   static std::string address(int host) { return host == 0 ? "10.77.0.1" : "10.77.0.2"; }
   // Moves the calling thread, and the threads and sockets it makes from now on.
   void enter(int host) const;
+  // The same without a /sys that shows the host's devices: UCX needs that when it starts.
+  void enter_network(int host) const;
   void set_link(bool up) const;
 
  private:
@@ -196,9 +198,13 @@ inline TwoHosts::TwoHosts()
   }
 }
 
-inline void TwoHosts::enter(int host) const {
+inline void TwoHosts::enter_network(int host) const {
   two_hosts_detail::enter_namespace(
       two_hosts_detail::open_namespace("net", std::to_string(pid(host))), CLONE_NEWNET);
+}
+
+inline void TwoHosts::enter(int host) const {
+  enter_network(host);
   // /sys shows the devices of the namespace that mounted it, and UCX looks for them there.
   if (::unshare(CLONE_NEWNS) != 0) os::throw_errno("unshare");
   if (::mount("", "/", "none", MS_SLAVE | MS_REC, nullptr) != 0 ||

@@ -6,7 +6,7 @@
 #include <algorithm>
 #include <numeric>
 
-#include "fabric/conformance.h"
+#include "fabric/party.h"
 #include "fabric/ucx.h"
 #include "fabric/ucx_endpoint.h"
 #include "os/poll.h"

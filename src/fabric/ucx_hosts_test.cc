@@ -9,7 +9,7 @@
 #include <optional>
 
 #include "base/clock.h"
-#include "fabric/conformance.h"
+#include "fabric/party.h"
 #include "fabric/two_hosts.h"
 #include "fabric/ucx.h"
 #include "os/poll.h"
