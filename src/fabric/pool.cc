@@ -1,9 +1,14 @@
 #include "fabric/pool.h"
 
+#include <fcntl.h>
+#include <sys/stat.h>
+
 #include <algorithm>
 #include <bit>
 #include <map>
 #include <mutex>
+#include <new>
+#include <tuple>
 #include <vector>
 
 #include "os/fork.h"
@@ -33,7 +38,9 @@ struct Pool::State {
     os::Mapping memory;
     std::size_t lent = 0;   // blocks
     std::size_t fresh = 0;  // from here on nothing was ever lent
+    bool adopted = false;
   };
+  using Adopted = std::tuple<dev_t, ino_t, bool>;  // the file, and whether we may write
 
   explicit State(PoolOptions given) : options(given) {}
   // In a forked child the parent's memory is only forgotten.
@@ -58,6 +65,13 @@ struct Pool::State {
       open = &add_segment(options.segment_bytes);
     }
     return *open;
+  }
+
+  const Segment& segment_numbered(std::uint64_t number) const {
+    for (const auto& [address, segment] : segments) {
+      if (segment.number == number) return segment;
+    }
+    throw Error(Code::invalid_argument, "the pool has no segment " + std::to_string(number));
   }
 
   Segment* segment_at(const std::byte* data) {
@@ -97,6 +111,15 @@ struct Pool::State {
     free_blocks[size].push_back(block);
   }
 
+  void abandon(std::byte* first, const Adopted& file) noexcept {
+    if (forked()) return;
+    const std::lock_guard lock(mutex);
+    segments.erase(first);
+    // Unless it was adopted again meanwhile.
+    const auto known = adopted.find(file);
+    if (known != adopted.end() && known->second.expired()) adopted.erase(known);
+  }
+
   static std::size_t round_to_page(std::size_t bytes) {
     return (bytes + os::page_size() - 1) / os::page_size() * os::page_size();
   }
@@ -110,6 +133,7 @@ struct Pool::State {
   mutable std::mutex mutex;
   std::map<std::byte*, Segment> segments;  // by address
   std::map<std::size_t, std::vector<std::byte*>> free_blocks;
+  std::map<Adopted, std::weak_ptr<std::byte>> adopted;
   Segment* open = nullptr;
   std::uint64_t next_segment = 1;
   std::size_t reserved = 0;
@@ -128,6 +152,11 @@ std::shared_ptr<std::byte> Pool::allocate(std::size_t bytes) {
           [state = state_, size](std::byte* block) { state->give_back(block, size); }};
 }
 
+std::shared_ptr<std::atomic<std::uint64_t>> Pool::allocate_word(std::uint64_t value) {
+  const std::shared_ptr<std::byte> block = allocate(sizeof value);
+  return {block, new (block.get()) std::atomic<std::uint64_t>(value)};
+}
+
 std::optional<Place> Pool::find(const void* data, std::size_t bytes) const {
   if (state_->forked()) return std::nullopt;
   const std::lock_guard lock(state_->mutex);
@@ -141,23 +170,52 @@ std::optional<Place> Pool::find(const void* data, std::size_t bytes) const {
 
 os::Fd Pool::share(std::uint64_t number) const {
   const std::lock_guard lock(state_->mutex);
-  for (const auto& [address, segment] : state_->segments) {
-    if (segment.number == number) return os::reopen_read_only(segment.file);
+  return os::reopen_read_only(state_->segment_numbered(number).file);
+}
+
+os::Fd Pool::lend(std::uint64_t number) const {
+  const std::lock_guard lock(state_->mutex);
+  os::Fd copy(::fcntl(state_->segment_numbered(number).file.get(), F_DUPFD_CLOEXEC, 0));
+  if (!copy) os::throw_errno("cannot duplicate a descriptor");
+  return copy;
+}
+
+std::shared_ptr<std::byte> Pool::adopt(os::Fd file) {
+  const std::size_t size = os::checked_memfd_size(file);
+  struct stat status {};
+  if (::fstat(file.get(), &status) != 0) os::throw_errno("fstat");
+  const bool writable = (::fcntl(file.get(), F_GETFL) & O_ACCMODE) == O_RDWR;
+  const std::lock_guard lock(state_->mutex);
+  const State::Adopted key{status.st_dev, status.st_ino, writable};
+  if (const auto known = state_->adopted.find(key); known != state_->adopted.end()) {
+    if (std::shared_ptr<std::byte> again = known->second.lock()) return again;
   }
-  throw Error(Code::invalid_argument, "the pool has no segment " + std::to_string(number));
+  os::Mapping memory = os::map(file, size, writable, true);
+  std::byte* const first = memory.data();
+  state_->segments.emplace(first, State::Segment{state_->next_segment++, std::move(file),
+                                                 std::move(memory), 1, size, true});
+  std::shared_ptr<std::byte> held(
+      first, [state = state_, key](std::byte* at) { state->abandon(at, key); });
+  state_->adopted[key] = held;
+  return held;
+}
+
+bool Pool::has(std::uint64_t number) const {
+  const std::lock_guard lock(state_->mutex);
+  return std::ranges::any_of(state_->segments,
+                             [&](const auto& entry) { return entry.second.number == number; });
 }
 
 std::size_t Pool::segment_size(std::uint64_t number) const {
   const std::lock_guard lock(state_->mutex);
-  for (const auto& [address, segment] : state_->segments) {
-    if (segment.number == number) return segment.memory.size();
-  }
-  throw Error(Code::invalid_argument, "the pool has no segment " + std::to_string(number));
+  return state_->segment_numbered(number).memory.size();
 }
 
 PoolUse Pool::use() const {
   const std::lock_guard lock(state_->mutex);
-  return {state_->segments.size(), state_->reserved, state_->lent};
+  const auto own = std::ranges::count_if(state_->segments,
+                                         [](const auto& entry) { return !entry.second.adopted; });
+  return {static_cast<std::size_t>(own), state_->reserved, state_->lent};
 }
 
 void Pool::trim() {

@@ -1,6 +1,7 @@
 // Memory that peers can map: blocks in sealed memfds, kept for the next one when they come back.
 #pragma once
 
+#include <atomic>
 #include <cstddef>
 #include <cstdint>
 #include <memory>
@@ -22,6 +23,7 @@ struct PoolOptions {
   std::size_t segment_bytes = std::size_t{64} << 20;
 };
 
+// Without what was adopted.
 struct PoolUse {
   std::size_t segments = 0;
   std::size_t reserved_bytes = 0;  // what the operating system gave
@@ -38,11 +40,19 @@ class Pool {
   // The block comes back when the last copy of the pointer is gone. Error(failed) when memory is
   // full.
   std::shared_ptr<std::byte> allocate(std::size_t bytes);
+  std::shared_ptr<std::atomic<std::uint64_t>> allocate_word(std::uint64_t value);
 
   // Where these bytes lie, if they lie in one segment of this pool.
   std::optional<Place> find(const void* data, std::size_t bytes) const;
   // The memory of a segment for a peer, who can only read it.
   os::Fd share(std::uint64_t segment) const;
+  // For an agent of ours, who writes to it too.
+  os::Fd lend(std::uint64_t segment) const;
+  // A segment of another process' pool becomes one of this: from its first byte, writable if the
+  // descriptor is, until the last copy of the pointer is gone. Adopted twice, it is there once.
+  // Error(denied) if it is not sealed.
+  std::shared_ptr<std::byte> adopt(os::Fd file);
+  bool has(std::uint64_t segment) const;
   std::size_t segment_size(std::uint64_t segment) const;
 
   PoolUse use() const;

@@ -22,7 +22,7 @@ class ShmCore final : public Fabric {
   ~ShmCore() override;
 
   const Address& address() const noexcept override { return address_; }
-  Gate make_gate() override { return Gate(new_word(0)); }
+  Gate make_gate() override { return Gate(options_.pool->allocate_word(0)); }
   std::unique_ptr<Region> expose(std::span<const TensorView> tensors) override;
   std::unique_ptr<Region> expose(std::span<const TensorView> tensors, Gate gate) override;
   std::shared_ptr<Peer> connect(const Address& remote, const std::string& secret,
@@ -56,7 +56,6 @@ class ShmCore final : public Fabric {
   };
 
   // shm_fabric.cc
-  std::shared_ptr<std::atomic<std::uint64_t>> new_word(std::uint64_t value);
   PeerPtr usable(const Peer& peer) const;
   std::atomic<std::uint64_t>& word_of(const Peer& peer, std::uint32_t word) const;
   void start(OpId id, Operation operation);

@@ -48,12 +48,6 @@ class ShmRegion final : public Region {
 
 }  // namespace
 
-std::shared_ptr<std::atomic<std::uint64_t>> ShmCore::new_word(std::uint64_t value) {
-  const std::shared_ptr<std::byte> block = options_.pool->allocate(sizeof(std::uint64_t));
-  auto* word = new (block.get()) std::atomic<std::uint64_t>(value);
-  return {block, word};
-}
-
 std::unique_ptr<Region> ShmCore::expose(std::span<const TensorView> tensors) {
   return expose(tensors, make_gate());
 }
@@ -65,7 +59,7 @@ std::unique_ptr<Region> ShmCore::expose(std::span<const TensorView> tensors, Gat
   }
   const std::uint64_t number = ++last_region_;
   auto exposed = std::make_shared<ShmExposed>(
-      ShmExposed{number, {}, {}, new_word(number), std::move(gate), {}, {}});
+      ShmExposed{number, {}, {}, options_.pool->allocate_word(number), std::move(gate), {}, {}});
   for (const TensorView& tensor : tensors) {
     exposed->forms.push_back(form_of(tensor));
     extent_of(exposed->forms.back());

@@ -1,6 +1,7 @@
 #include "os/process.h"
 
 #include <poll.h>
+#include <sys/prctl.h>
 #include <sys/stat.h>
 #include <sys/syscall.h>
 #include <unistd.h>
@@ -62,8 +63,23 @@ bool has_ended(const Fd& pidfd) noexcept {
   return ::poll(&descriptor, 1, 0) > 0;
 }
 
-int read_process_memory(pid_t pid, std::span<const iovec> local,
-                        std::span<const iovec> remote) noexcept {
+pid_t pid_of(const Fd& pidfd) {
+  std::ifstream file("/proc/self/fdinfo/" + std::to_string(pidfd.get()));
+  std::string name;
+  while (file >> name) {
+    pid_t pid = 0;
+    if (name == "Pid:") return file >> pid && pid > 0 ? pid : 0;
+  }
+  return 0;
+}
+
+namespace {
+
+using Move = ssize_t (*)(pid_t, const iovec*, unsigned long, const iovec*, unsigned long,
+                         unsigned long);
+
+int move_memory(Move move, pid_t pid, std::span<const iovec> local,
+                std::span<const iovec> remote) noexcept {
   iovec at_local{};
   iovec at_remote{};
   std::size_t local_next = 0;
@@ -99,7 +115,7 @@ int read_process_memory(pid_t pid, std::span<const iovec> local,
     fill(at_remote, remote_next, remote, remotes, remote_count, remote_bytes);
     const std::size_t bytes = std::min(local_bytes, remote_bytes);
     if (bytes == 0) return 0;
-    const ssize_t got = ::process_vm_readv(pid, locals, local_count, remotes, remote_count, 0);
+    const ssize_t got = move(pid, locals, local_count, remotes, remote_count, 0);
     if (got < 0) return errno;
     if (got == 0) return EFAULT;
     const auto advance = [](iovec rest, std::size_t first, std::span<const iovec> all,
@@ -123,5 +139,29 @@ int read_process_memory(pid_t pid, std::span<const iovec> local,
             remote_next);
   }
 }
+
+bool allow_into_memory_of_self(unsigned long whom) {
+  if (::prctl(PR_SET_PTRACER, whom, 0, 0, 0) == 0) return true;
+  if (errno != EINVAL) throw_errno("PR_SET_PTRACER");
+  return false;
+}
+
+}  // namespace
+
+int read_process_memory(pid_t pid, std::span<const iovec> local,
+                        std::span<const iovec> remote) noexcept {
+  return move_memory(::process_vm_readv, pid, local, remote);
+}
+
+int write_process_memory(pid_t pid, std::span<const iovec> local,
+                         std::span<const iovec> remote) noexcept {
+  return move_memory(::process_vm_writev, pid, local, remote);
+}
+
+bool allow_into_memory(pid_t pid) {
+  return allow_into_memory_of_self(static_cast<unsigned long>(pid));
+}
+
+bool allow_all_into_memory() { return allow_into_memory_of_self(PR_SET_PTRACER_ANY); }
 
 }  // namespace tensorbus::os

@@ -1,4 +1,4 @@
-// Processes: who they are, whether they live, and reading their memory.
+// Processes: who they are, whether they live, and their memory.
 #pragma once
 
 #include <sys/types.h>
@@ -25,10 +25,20 @@ std::uint64_t own_start_time();
 // Readable when the process ends. Error(unreachable) if it has.
 Fd open_pidfd(pid_t pid);
 bool has_ended(const Fd& pidfd) noexcept;
+// Its pid as this process sees it; 0 if it cannot, or if it has ended.
+pid_t pid_of(const Fd& pidfd);
 
-// Copies remote to local; the sums of both lengths are equal. The errno of the first failure, or 0.
-// Says nothing about whether the process still was the one it should be: check its pidfd after.
+// Copies remote to local, or local to remote; the sums of both lengths are equal. The errno of the
+// first failure, or 0. Says nothing about whether the process still was the one it should be: check
+// its pidfd after.
 int read_process_memory(pid_t pid, std::span<const iovec> local,
                         std::span<const iovec> remote) noexcept;
+int write_process_memory(pid_t pid, std::span<const iovec> local,
+                         std::span<const iovec> remote) noexcept;
+
+// Where Yama guards memory, lets one process of the same user into ours; it replaces the one before
+// it. False without Yama: there is nothing to allow.
+bool allow_into_memory(pid_t pid);
+bool allow_all_into_memory();
 
 }  // namespace tensorbus::os

@@ -1,10 +1,7 @@
 #include "os/process.h"
 
-#include <fcntl.h>
 #include <gtest/gtest.h>
 #include <signal.h>
-#include <sys/epoll.h>
-#include <sys/socket.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
@@ -15,7 +12,6 @@
 
 #include "os/fork.h"
 #include "os/poll.h"
-#include "os/tcp.h"
 #include "os/unix_socket.h"
 #include "tensorbus/status.h"
 
@@ -91,6 +87,33 @@ TEST(ProcessTest, MemoryOfAnotherProcessIsReadInAnyPieces) {
   EXPECT_EQ(read_process_memory(child.pid(), {&here, 1}, {&nowhere, 1}), EFAULT);
 }
 
+TEST(ProcessTest, MemoryOfAnotherProcessIsWritten) {
+  std::vector<char> bytes(10'000, 'a');
+  const Sleeper child;  // has a copy of it
+  std::vector<char> written(3'000, 'b');
+  const iovec local{written.data(), written.size()};
+  const iovec remote[] = {{bytes.data(), 1'000}, {bytes.data() + 5'000, 2'000}};
+  ASSERT_EQ(write_process_memory(child.pid(), {&local, 1}, remote), 0);
+  std::vector<char> found(bytes.size());
+  const iovec into{found.data(), found.size()};
+  const iovec all{bytes.data(), bytes.size()};
+  ASSERT_EQ(read_process_memory(child.pid(), {&into, 1}, {&all, 1}), 0);
+  for (std::size_t i = 0; i < found.size(); ++i) {
+    ASSERT_EQ(found[i], i < 1'000 || (i >= 5'000 && i < 7'000) ? 'b' : 'a') << i;
+  }
+  EXPECT_EQ(bytes[0], 'a') << "our own copy";
+}
+
+TEST(ProcessTest, APidfdKnowsItsPidWhileTheProcessLives) {
+  Fd pidfd;
+  {
+    const Sleeper child;
+    pidfd = open_pidfd(child.pid());
+    EXPECT_EQ(pid_of(pidfd), child.pid());
+  }
+  EXPECT_EQ(pid_of(pidfd), 0);
+}
+
 TEST(UnixSocketTest, CarriesPacketsDescriptorsAndCredentials) {
   const std::string name = "tensorbus test " + std::to_string(::getpid());
   const Fd listener = listen_unix(name);
@@ -145,33 +168,6 @@ TEST(ForkTest, RegisteredDescriptorsAreClosedInChildren) {
   EXPECT_EQ(::poll(&hung_up, 1, 5000), 1);
   Packet packet;
   EXPECT_EQ(receive_packet(server, packet), Transfer::closed);
-}
-
-TEST(ForkTest, SocketsThatASetWatchesAreClosedInChildren) {
-  const Fd listener = listen_tcp("127.0.0.1", 0);
-  Fd client = connect_tcp("127.0.0.1", local_port(listener), Deadline::never());
-  const Fd server(::accept(listener.get(), nullptr, nullptr));
-  const Fd inner(::epoll_create1(0));
-  const Fd outer(::epoll_create1(0));
-  const EventFd event;
-  const auto watch = [](const Fd& set, int fd) {
-    epoll_event interest{};
-    ASSERT_EQ(::epoll_ctl(set.get(), EPOLL_CTL_ADD, fd, &interest), 0);
-  };
-  watch(inner, client.get());
-  watch(outer, event.get());
-  watch(outer, inner.get());
-  ASSERT_EQ(::fcntl(client.get(), F_SETFD, 0), 0);
-  close_watched_on_exec(outer.get());
-  EXPECT_EQ(::fcntl(client.get(), F_GETFD), FD_CLOEXEC);
-  close_watched_in_children(outer.get());
-  const Sleeper child;
-  forget_in_children(outer.get());
-  client.reset();
-  pollfd hung_up{server.get(), POLLIN, 0};
-  EXPECT_EQ(::poll(&hung_up, 1, 5000), 1);
-  char byte = 0;
-  EXPECT_EQ(::recv(server.get(), &byte, 1, 0), 0);
 }
 
 }  // namespace

@@ -18,6 +18,7 @@ struct TensorView {
   std::span<const std::int64_t> shape;
   std::span<const std::int64_t> strides;
   bool read_only = false;
+  bool elsewhere = false;  // `data` is an address in another process
 
   bool empty() const noexcept;
 };
