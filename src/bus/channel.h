@@ -2,8 +2,11 @@
 // implementation (embedded) and one over a Unix socket (daemon).
 #pragma once
 
+#include <cstddef>
 #include <cstdint>
+#include <functional>
 #include <memory>
+#include <optional>
 #include <span>
 #include <string>
 #include <variant>
@@ -14,6 +17,9 @@
 #include "tensorbus/status.h"
 
 namespace tensorbus::bus {
+
+// Commands that are accepted and not over; one more waits, then is queue_full.
+inline constexpr std::size_t default_queue_capacity = 50'000;
 
 struct Submission {
   CommandId id;
@@ -65,6 +71,16 @@ class Pending {
   virtual const Outcome& wait(Deadline deadline) = 0;
   // Asks the agent to end it; wait() still gives the outcome.
   virtual void cancel(const Status& reason) noexcept = 0;
+  // Called once, on whatever thread learns the outcome; at once if it is there. Must not block.
+  virtual void on_done(std::function<void()> call) = 0;
+};
+
+// What waits in the agent's queue: accepted and not over.
+struct QueueState {
+  std::size_t size = 0;
+  std::optional<CommandId> first;
+  std::string first_type;
+  std::string first_context;
 };
 
 // The client's end. Thread safe. submit() returns once the agent has accepted; it throws
@@ -75,6 +91,8 @@ class Connection {
   virtual ~Connection() = default;
   virtual std::shared_ptr<Pending> submit(const Command& command, std::shared_ptr<Loan> loan,
                                           Deadline command_deadline, Deadline accept_deadline) = 0;
+  virtual QueueState queue(Deadline deadline) = 0;
+  // Everything that is pending ends as cancelled; further calls fail.
   virtual void close() noexcept = 0;
 };
 

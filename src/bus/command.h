@@ -62,7 +62,9 @@ enum class Verify : std::uint8_t { off, sample, full };
 
 struct RegisterBatch {
   std::string batch;
-  std::uint64_t registration = 0;   // new for each; a dropped handler closes its own only
+  // New for each; a dropped handler closes its own only. The same number again is no new
+  // registration: a client passes its memory once more after its agent restarted.
+  std::uint64_t registration = 0;
   std::optional<std::string> role;  // the local name meant, where an agent has both of a pair
   std::vector<BatchItem> items;
   std::optional<std::int64_t> chunk_bytes;
@@ -106,12 +108,12 @@ std::string_view to_string(ReaderOutcome outcome) noexcept;
 
 // The one terminal answer to an accepted command.
 struct Outcome {
-  Status status;
-  std::int64_t round = 0;                             // Transfer: which one it was
-  std::map<Rank, ReaderOutcome> readers;              // send: who took part
-  std::vector<Rank> lost;                             // peer_lost: which ranks
-  bool signal = false;                                // QuerySignal
-  std::map<std::string, std::int64_t> bytes_by_path;  // recv: "mapped", "packed", "network", ...
+  Status status{};
+  std::int64_t round = 0;                               // Transfer: which one it was
+  std::map<Rank, ReaderOutcome> readers{};              // send: who took part
+  std::vector<Rank> lost{};                             // peer_lost: which ranks
+  bool signal = false;                                  // QuerySignal
+  std::map<std::string, std::int64_t> bytes_by_path{};  // recv: "mapped", "packed", "network", ...
   friend bool operator==(const Outcome&, const Outcome&) = default;
 };
 

@@ -17,6 +17,7 @@
 
 #include "base/log.h"
 #include "os/fd.h"
+#include "os/fork.h"
 
 namespace tensorbus::fabric::ucx {
 namespace {
@@ -121,14 +122,16 @@ Worker::Worker(const Settings& settings, Receiver& receiver)
   try {
     create_worker();
   } catch (...) {
-    if (worker_ != nullptr) ucp_worker_destroy(worker_);
-    ucp_cleanup(context_);
+    destroy();
     throw;
   }
 }
 
-Worker::~Worker() {
-  ucp_worker_destroy(worker_);
+Worker::~Worker() { destroy(); }
+
+void Worker::destroy() noexcept {
+  if (event_fd_ >= 0) os::forget_in_children(event_fd_);
+  if (worker_ != nullptr) ucp_worker_destroy(worker_);
   ucp_cleanup(context_);
 }
 
@@ -168,6 +171,8 @@ void Worker::create_worker() {
   handler.arg = &receiver_;
   check(ucp_worker_set_am_recv_handler(worker_, &handler), what);
   check(ucp_worker_get_efd(worker_, &event_fd_), what);
+  // Or a killed process would seem to live on in its children.
+  os::close_watched_in_children(event_fd_);
 
   ucp_address_t* address = nullptr;
   std::size_t bytes = 0;
@@ -175,6 +180,8 @@ void Worker::create_worker() {
   address_.assign(reinterpret_cast<const char*>(address), bytes);
   ucp_worker_release_address(worker_, address);
 }
+
+void Worker::keep_from_programs() noexcept { os::close_watched_on_exec(event_fd_); }
 
 bool Worker::arm() {
   const ucs_status_t status = ucp_worker_arm(worker_);

@@ -59,9 +59,13 @@ class Worker {
   // False: something came in meanwhile, call progress() before sleeping.
   bool arm();
 
+  // Programs that this process starts do not inherit its connections. UCX forgets that.
+  void keep_from_programs() noexcept;
+
  private:
   void create_context(const Settings& settings);
   void create_worker();
+  void destroy() noexcept;
 
   Receiver& receiver_;
   std::string device_;

@@ -217,7 +217,9 @@ void UcxFabric::dispatch(const std::shared_ptr<Connection>& peer, const Frame& f
   if (frame.kind == Kind::heartbeat) return;
   if (!peer->up() || frame.kind <= Kind::refused || frame.kind == Kind::goodbye) {
     peer->greet(frame, body);
-    if (peer->up()) arrived_.emplace_back(PeerUp{peer});
+    if (!peer->up()) return;
+    worker_.keep_from_programs();
+    arrived_.emplace_back(PeerUp{peer});
     return;
   }
   switch (frame.kind) {

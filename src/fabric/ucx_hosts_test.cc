@@ -3,6 +3,7 @@
 #include <gtest/gtest.h>
 #include <poll.h>
 #include <signal.h>
+#include <spawn.h>
 
 #include <array>
 #include <numeric>
@@ -43,8 +44,35 @@ void step(Fabric& fabric, int also, Deadline latest, Handler handle) {
 
 std::byte pattern(std::size_t at) { return static_cast<std::byte>(at * 131 + (at >> 13)); }
 
-// Shows its memory until told to stop.
-void be_an_owner(const TwoHosts& hosts, const Pipe& up, const Pipe& down, std::int64_t size) {
+// A process that keeps all that it inherits: a fork, or a program that was started.
+pid_t have_a_child(bool runs_a_program) {
+  pid_t child = -1;
+  if (runs_a_program) {
+    std::array<char*, 3> arguments{const_cast<char*>("sleep"), const_cast<char*>("60"), nullptr};
+    char* no_variables = nullptr;
+    ::posix_spawnp(&child, "sleep", nullptr, nullptr, arguments.data(), &no_variables);
+  } else if (child = ::fork(); child == 0) {
+    ::alarm(60);
+    for (;;) ::pause();
+  }
+  return child;
+}
+
+class Orphan {
+ public:
+  explicit Orphan(pid_t pid) : pid_(pid) {}
+  Orphan(const Orphan&) = delete;
+  Orphan& operator=(const Orphan&) = delete;
+  ~Orphan() { ::kill(pid_, SIGKILL); }
+  bool lives() const { return ::kill(pid_, 0) == 0; }
+
+ private:
+  pid_t pid_;
+};
+
+// Shows its memory until told to stop. With `multiplies` it has two children by then.
+void be_an_owner(const TwoHosts& hosts, const Pipe& up, const Pipe& down, std::int64_t size,
+                 bool multiplies) {
   hosts.enter(1);
   const auto fabric = make(1, "owner");
   Bytes memory(static_cast<std::size_t>(size));
@@ -56,7 +84,11 @@ void be_an_owner(const TwoHosts& hosts, const Pipe& up, const Pipe& down, std::i
   up.put(encode(fabric->address()));
   std::array<pollfd, 1> told{pollfd{down.readable(), POLLIN, 0}};
   while (!os::sleep_ready(told, Deadline::after(Duration(0)))) {
-    step(*fabric, down.readable(), Deadline::never(), [](const Event&) {});
+    step(*fabric, down.readable(), Deadline::never(), [&](const Event& event) {
+      if (!multiplies || !std::holds_alternative<PeerUp>(event)) return;
+      up.put(std::to_string(have_a_child(false)));
+      up.put(std::to_string(have_a_child(true)));
+    });
   }
 }
 
@@ -68,9 +100,9 @@ class UcxHosts : public testing::Test {
     hosts_.emplace();
   }
 
-  void start(std::int64_t size) {
+  void start(std::int64_t size, bool multiplies = false) {
     size_ = size;
-    owner_.emplace([&] { be_an_owner(*hosts_, up_, down_, size); });
+    owner_.emplace([&] { be_an_owner(*hosts_, up_, down_, size, multiplies); });
     hosts_->enter(0);
     reader_.emplace(make(0, "reader"));
     owner_address_ = decode_address(up_.get());
@@ -172,6 +204,13 @@ TEST_F(UcxHosts, AnOwnerKilledInAReadIsNamedAtOnce) {
 TEST_F(UcxHosts, AnOwnerKilledWhileIdleIsNamedAtOnce) {
   start(small);
   kill_owner();
+}
+
+TEST_F(UcxHosts, AnOwnerKilledWhileItsChildrenLiveIsNamedAtOnce) {
+  start(small, true);
+  const std::array children{Orphan(std::stoi(up_.get())), Orphan(std::stoi(up_.get()))};
+  kill_owner();
+  for (const Orphan& child : children) EXPECT_TRUE(child.lives());
 }
 
 TEST_F(UcxHosts, AStoppedOwnerIsLostAfterFiveHeartbeatsAndUsableAgainLater) {

@@ -1,5 +1,6 @@
 #include "os/fork.h"
 
+#include <fcntl.h>
 #include <pthread.h>
 #include <unistd.h>
 
@@ -9,6 +10,7 @@
 #include <string>
 #include <vector>
 
+#include "os/watched.h"
 #include "tensorbus/status.h"
 
 namespace tensorbus::os {
@@ -20,6 +22,7 @@ std::atomic<unsigned> generation{0};
 struct Closed {
   std::mutex mutex;
   std::vector<int> fds;
+  std::vector<int> sets;  // epoll sets whose sockets are closed
 };
 Closed& closed() {
   static Closed& all = *new Closed;
@@ -30,7 +33,11 @@ Closed& closed() {
 [[maybe_unused]] const int registered =
     ::pthread_atfork([] { closed().mutex.lock(); }, [] { closed().mutex.unlock(); },
                      [] {
+                       for (const int set : closed().sets) {
+                         for_watched_sockets(set, [](int fd) { ::close(fd); });
+                       }
                        for (const int fd : closed().fds) ::close(fd);
+                       closed().sets.clear();
                        closed().fds.clear();
                        closed().mutex.unlock();
                        generation.fetch_add(1, std::memory_order_relaxed);
@@ -43,9 +50,19 @@ void close_in_children(int fd) {
   closed().fds.push_back(fd);
 }
 
+void close_watched_in_children(int epoll_fd) {
+  const std::lock_guard lock(closed().mutex);
+  closed().sets.push_back(epoll_fd);
+}
+
 void forget_in_children(int fd) noexcept {
   const std::lock_guard lock(closed().mutex);
   std::erase(closed().fds, fd);
+  std::erase(closed().sets, fd);
+}
+
+void close_watched_on_exec(int epoll_fd) noexcept {
+  for_watched_sockets(epoll_fd, [](int fd) { ::fcntl(fd, F_SETFD, FD_CLOEXEC); });
 }
 
 unsigned fork_generation() noexcept { return generation.load(std::memory_order_relaxed); }

@@ -9,7 +9,13 @@ namespace tensorbus::os {
 // that lives on in a child keeps peers from seeing that this process is gone. The child must not
 // close it again.
 void close_in_children(int fd);
+// The same for the TCP sockets that an epoll set, or one that it watches, watches when the fork
+// comes: for libraries that keep their sockets to themselves. Forgotten like a descriptor.
+void close_watched_in_children(int epoll_fd);
 void forget_in_children(int fd) noexcept;
+
+// Programs that are started from now on do not inherit the sockets that the set watches now.
+void close_watched_on_exec(int epoll_fd) noexcept;
 
 // Grows in each forked child. Compare with the value kept at construction.
 unsigned fork_generation() noexcept;

@@ -1,7 +1,10 @@
 #include "os/process.h"
 
+#include <fcntl.h>
 #include <gtest/gtest.h>
 #include <signal.h>
+#include <sys/epoll.h>
+#include <sys/socket.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
@@ -12,6 +15,7 @@
 
 #include "os/fork.h"
 #include "os/poll.h"
+#include "os/tcp.h"
 #include "os/unix_socket.h"
 #include "tensorbus/status.h"
 
@@ -168,6 +172,33 @@ TEST(ForkTest, RegisteredDescriptorsAreClosedInChildren) {
   EXPECT_EQ(::poll(&hung_up, 1, 5000), 1);
   Packet packet;
   EXPECT_EQ(receive_packet(server, packet), Transfer::closed);
+}
+
+TEST(ForkTest, SocketsThatASetWatchesAreClosedInChildren) {
+  const Fd listener = listen_tcp("127.0.0.1", 0);
+  Fd client = connect_tcp("127.0.0.1", local_port(listener), Deadline::never());
+  const Fd server(::accept(listener.get(), nullptr, nullptr));
+  const Fd inner(::epoll_create1(0));
+  const Fd outer(::epoll_create1(0));
+  const EventFd event;
+  const auto watch = [](const Fd& set, int fd) {
+    epoll_event interest{};
+    ASSERT_EQ(::epoll_ctl(set.get(), EPOLL_CTL_ADD, fd, &interest), 0);
+  };
+  watch(inner, client.get());
+  watch(outer, event.get());
+  watch(outer, inner.get());
+  ASSERT_EQ(::fcntl(client.get(), F_SETFD, 0), 0);
+  close_watched_on_exec(outer.get());
+  EXPECT_EQ(::fcntl(client.get(), F_GETFD), FD_CLOEXEC);
+  close_watched_in_children(outer.get());
+  const Sleeper child;
+  forget_in_children(outer.get());
+  client.reset();
+  pollfd hung_up{server.get(), POLLIN, 0};
+  EXPECT_EQ(::poll(&hung_up, 1, 5000), 1);
+  char byte = 0;
+  EXPECT_EQ(::recv(server.get(), &byte, 1, 0), 0);
 }
 
 }  // namespace

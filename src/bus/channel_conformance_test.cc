@@ -1,0 +1,305 @@
+// What every channel promises to agents and clients.
+#include <gtest/gtest.h>
+#include <poll.h>
+
+#include <atomic>
+#include <deque>
+#include <map>
+#include <thread>
+
+#include "bus/channel_kinds.h"
+#include "bus/memory_channel.h"
+
+namespace tensorbus::bus {
+
+std::vector<ChannelKind> channel_kinds() {
+  return {{"memory", [](std::size_t capacity) {
+             std::unique_ptr<MemoryChannel> channel = make_memory_channel(capacity);
+             MemoryChannel* raw = channel.get();
+             return ChannelSetup{std::move(channel), [raw] { return raw->connect(); }, nullptr};
+           }}};
+}
+
+namespace {
+
+Deadline soon() { return Deadline::after(std::chrono::seconds(20)); }
+Deadline at_once() { return Deadline::after(Duration::zero()); }
+Deadline shortly() { return Deadline::after(std::chrono::milliseconds(50)); }
+
+Command query(const std::string& batch) { return QuerySignal{batch, true, {}, {}}; }
+
+Code code_of(const std::function<void()>& call) {
+  try {
+    call();
+  } catch (const Error& error) {
+    return error.code();
+  }
+  return Code::ok;
+}
+
+// An agent on a thread that does with each submission what the test says.
+class ScriptedAgent {
+ public:
+  using Script = std::function<void(Channel&, const ChannelEvent&)>;
+
+  ScriptedAgent(std::unique_ptr<Channel> channel, Script script)
+      : channel_(std::move(channel)), script_(std::move(script)), thread_([this] { run(); }) {}
+  ~ScriptedAgent() { stop(); }
+  void stop() {
+    stopped_ = true;
+    if (thread_.joinable()) thread_.join();
+    channel_.reset();
+  }
+
+ private:
+  void run() {
+    while (!stopped_) {
+      for (const ChannelEvent& event : channel_->poll()) script_(*channel_, event);
+      if (!channel_->arm()) continue;
+      pollfd descriptor{channel_->fd(), POLLIN, 0};
+      ::poll(&descriptor, 1, 10);
+    }
+  }
+
+  std::unique_ptr<Channel> channel_;
+  Script script_;
+  std::atomic<bool> stopped_{false};
+  std::thread thread_;
+};
+
+// Answers each query with its batch's name as the message.
+void echo(Channel& channel, const ChannelEvent& event) {
+  if (const auto* submission = std::get_if<Submission>(&event)) {
+    Outcome outcome;
+    outcome.status.message = context_of(submission->command);
+    outcome.round = static_cast<std::int64_t>(submission->id.sequence);
+    channel.complete(submission->id, outcome);
+  }
+}
+
+class ChannelTest : public testing::TestWithParam<ChannelKind> {
+ protected:
+  ChannelSetup make(std::size_t capacity = default_queue_capacity) {
+    return GetParam().make(capacity);
+  }
+};
+
+TEST_P(ChannelTest, EveryCommandGetsItsOwnOutcome) {
+  ChannelSetup setup = make();
+  ScriptedAgent agent(std::move(setup.channel), echo);
+  const auto client = setup.connect();
+  std::vector<std::shared_ptr<Pending>> pending;
+  for (int i = 0; i < 200; ++i) {
+    pending.push_back(client->submit(query("batch" + std::to_string(i)), nullptr, soon(), soon()));
+  }
+  for (std::size_t i = 0; i < pending.size(); ++i) {
+    const Outcome& outcome = pending[i]->wait(soon());
+    EXPECT_TRUE(pending[i]->done());
+    EXPECT_EQ(outcome.status.message, "batch" + std::to_string(i));
+    EXPECT_EQ(outcome.round, static_cast<std::int64_t>(i + 1));
+    EXPECT_EQ(pending[i]->id().sequence, i + 1);
+  }
+}
+
+TEST_P(ChannelTest, CommandsOfManyThreadsAndClientsAreKeptApart) {
+  ChannelSetup setup = make();
+  ScriptedAgent agent(std::move(setup.channel), echo);
+  std::vector<std::thread> threads;
+  std::atomic<int> right{0};
+  const auto shared = setup.connect();
+  for (int t = 0; t < 4; ++t) {
+    const auto client = t % 2 == 0 ? shared : setup.connect();
+    threads.emplace_back([&, client, t] {
+      for (int i = 0; i < 100; ++i) {
+        const std::string name = std::to_string(t) + "/" + std::to_string(i);
+        right +=
+            client->submit(query(name), nullptr, soon(), soon())->wait(soon()).status.message ==
+            name;
+      }
+    });
+  }
+  for (std::thread& thread : threads) thread.join();
+  EXPECT_EQ(right, 400);
+}
+
+TEST_P(ChannelTest, CommandsAndSessionsArriveInOrderAndWhole) {
+  ChannelSetup setup = make();
+  std::vector<std::uint64_t> sessions;
+  std::vector<Command> commands;
+  std::atomic<int> lost{0};
+  const auto client = [&] {
+    ScriptedAgent agent(std::move(setup.channel), [&](Channel& channel, const ChannelEvent& event) {
+      if (const auto* up = std::get_if<SessionUp>(&event)) {
+        EXPECT_EQ(up->pid, ::getpid());
+        sessions.push_back(up->session);
+      }
+      if (const auto* submission = std::get_if<Submission>(&event)) {
+        EXPECT_EQ(submission->id.session, sessions.back());
+        commands.push_back(submission->command);
+      }
+      if (const auto* gone = std::get_if<SessionLost>(&event)) {
+        EXPECT_EQ(gone->session, sessions.back());
+        EXPECT_TRUE(gone->reason.ok());
+        ++lost;
+      }
+      echo(channel, event);
+    });
+    const auto connected = setup.connect();
+    for (const Command& command :
+         {query("b"), Command(InitPair{"p", "a", "b", 2, SideLayout{{2}, {Shard{0}}, {}}}),
+          Command(Transfer{"b", Direction::send, "role", 5})}) {
+      connected->submit(command, nullptr, soon(), soon())->wait(soon());
+    }
+    connected->close();
+    while (lost == 0) std::this_thread::yield();
+    return connected;
+  }();
+  EXPECT_EQ(sessions.size(), 1U);
+  ASSERT_EQ(commands.size(), 3U);
+  EXPECT_EQ(commands[1], Command(InitPair{"p", "a", "b", 2, SideLayout{{2}, {Shard{0}}, {}}}));
+  EXPECT_EQ(commands[2], Command(Transfer{"b", Direction::send, "role", 5}));
+  EXPECT_NE(code_of([&] { client->submit(query("b"), nullptr, soon(), soon()); }), Code::ok);
+}
+
+TEST_P(ChannelTest, TheDeadlineOfACommandReachesTheAgent) {
+  ChannelSetup setup = make();
+  ScriptedAgent agent(std::move(setup.channel), [](Channel& channel, const ChannelEvent& event) {
+    if (const auto* submission = std::get_if<Submission>(&event)) {
+      const double left = std::chrono::duration<double>(submission->deadline.remaining()).count();
+      channel.complete(submission->id, {.round = submission->deadline.is_never() ? -1
+                                                 : left > 5 && left <= 20        ? 1
+                                                                                 : 0});
+    }
+  });
+  const auto client = setup.connect();
+  EXPECT_EQ(client->submit(query("b"), nullptr, soon(), soon())->wait(soon()).round, 1);
+  EXPECT_EQ(client->submit(query("b"), nullptr, Deadline::never(), soon())->wait(soon()).round, -1);
+}
+
+// proves: B1.3
+TEST_P(ChannelTest, AnExpiredWaitEndsNothing) {
+  ChannelSetup setup = make();
+  std::deque<CommandId> held;
+  ScriptedAgent agent(std::move(setup.channel), [&](Channel& channel, const ChannelEvent& event) {
+    if (const auto* submission = std::get_if<Submission>(&event)) {
+      if (context_of(submission->command) == "release") {
+        channel.complete(held.front(), {.round = 42});
+      } else {
+        held.push_back(submission->id);
+        return;
+      }
+      channel.complete(submission->id, {});
+    }
+  });
+  const auto client = setup.connect();
+  const auto pending = client->submit(query("b"), nullptr, soon(), soon());
+  EXPECT_EQ(code_of([&] { pending->wait(shortly()); }), Code::timeout);
+  EXPECT_FALSE(pending->done());
+  client->submit(query("release"), nullptr, soon(), soon())->wait(soon());
+  EXPECT_EQ(pending->wait(soon()).round, 42);
+}
+
+TEST_P(ChannelTest, ACancellationIsPassedOnAndTheOutcomeStillComes) {
+  ChannelSetup setup = make();
+  ScriptedAgent agent(std::move(setup.channel), [](Channel& channel, const ChannelEvent& event) {
+    if (const auto* cancelled = std::get_if<Cancelled>(&event)) {
+      channel.complete(cancelled->id, {.status = {Code::cancelled, cancelled->reason.message}});
+    }
+  });
+  const auto client = setup.connect();
+  const auto pending = client->submit(query("b"), nullptr, soon(), soon());
+  pending->cancel({Code::cancelled, "no longer wanted"});
+  EXPECT_EQ(pending->wait(soon()).status, (Status{Code::cancelled, "no longer wanted"}));
+  pending->cancel({Code::cancelled, "twice"});  // nothing to end
+}
+
+TEST_P(ChannelTest, ProgressAndCompletionCallsArrive) {
+  ChannelSetup setup = make();
+  ScriptedAgent agent(std::move(setup.channel), [&](Channel& channel, const ChannelEvent& event) {
+    if (const auto* submission = std::get_if<Submission>(&event)) {
+      channel.progress(submission->id, 10, 100);
+    }
+    if (const auto* cancelled = std::get_if<Cancelled>(&event)) {
+      channel.complete(cancelled->id, {});
+      channel.complete(cancelled->id, {.round = 9});  // the first one counts
+    }
+  });
+  const auto client = setup.connect();
+  const auto pending = client->submit(query("b"), nullptr, soon(), soon());
+  while (pending->bytes_done() == 0) std::this_thread::yield();
+  EXPECT_EQ(pending->bytes_done(), 10);
+  EXPECT_EQ(pending->bytes_total(), 100);
+  std::atomic<int> calls{0};
+  pending->on_done([&] { ++calls; });
+  EXPECT_EQ(calls, 0);
+  pending->cancel({});
+  EXPECT_EQ(pending->wait(soon()).round, 0);
+  pending->on_done([&] { ++calls; });
+  while (calls < 2) std::this_thread::yield();
+}
+
+// proves: B1.4
+TEST_P(ChannelTest, AFullQueueIsAnErrorAtTheDeadlineAndCanBeLookedAt) {
+  ChannelSetup setup = make(3);
+  std::deque<CommandId> held;
+  ScriptedAgent agent(std::move(setup.channel), [&](Channel& channel, const ChannelEvent& event) {
+    if (const auto* submission = std::get_if<Submission>(&event)) held.push_back(submission->id);
+    if (const auto* cancelled = std::get_if<Cancelled>(&event)) {
+      channel.complete(cancelled->id, {});
+    }
+  });
+  const auto client = setup.connect();
+  EXPECT_EQ(client->queue(soon()).size, 0U);
+  EXPECT_FALSE(client->queue(soon()).first.has_value());
+  std::vector<std::shared_ptr<Pending>> pending;
+  for (int i = 0; i < 3; ++i) {
+    pending.push_back(client->submit(query("b" + std::to_string(i)), nullptr, soon(), soon()));
+  }
+  EXPECT_EQ(code_of([&] { client->submit(query("c"), nullptr, soon(), at_once()); }),
+            Code::queue_full);
+  EXPECT_EQ(code_of([&] { client->submit(query("c"), nullptr, soon(), shortly()); }),
+            Code::queue_full);
+  const QueueState state = client->queue(soon());
+  EXPECT_EQ(state.size, 3U);
+  EXPECT_EQ(state.first, pending[0]->id());
+  EXPECT_EQ(state.first_type, "query_signal");
+  EXPECT_EQ(state.first_context, "b0");
+  pending[1]->cancel({});
+  pending[1]->wait(soon());
+  const auto fourth = client->submit(query("c"), nullptr, soon(), soon());
+  fourth->cancel({});
+  fourth->wait(soon());
+}
+
+TEST_P(ChannelTest, AClosedClientEndsWhatIsPendingAndOthersGoOn) {
+  ChannelSetup setup = make();
+  ScriptedAgent agent(std::move(setup.channel), [](Channel& channel, const ChannelEvent& event) {
+    if (const auto* submission = std::get_if<Submission>(&event)) {
+      if (context_of(submission->command) == "answer") channel.complete(submission->id, {});
+    }
+  });
+  const auto first = setup.connect();
+  const auto second = setup.connect();
+  const auto pending = first->submit(query("b"), nullptr, soon(), soon());
+  first->close();
+  first->close();
+  EXPECT_EQ(pending->wait(soon()).status.code, Code::cancelled);
+  EXPECT_TRUE(second->submit(query("answer"), nullptr, soon(), soon())->wait(soon()).status.ok());
+}
+
+TEST_P(ChannelTest, AStoppedAgentIsUnreachable) {
+  ChannelSetup setup = make();
+  ScriptedAgent agent(std::move(setup.channel), [](Channel&, const ChannelEvent&) {});
+  const auto client = setup.connect();
+  const auto pending = client->submit(query("b"), nullptr, soon(), soon());
+  agent.stop();
+  EXPECT_EQ(pending->wait(soon()).status.code, Code::unreachable);
+  EXPECT_EQ(code_of([&] { client->submit(query("b"), nullptr, soon(), shortly()); }),
+            Code::unreachable);
+}
+
+INSTANTIATE_TEST_SUITE_P(All, ChannelTest, testing::ValuesIn(channel_kinds()),
+                         [](const auto& each) { return each.param.name; });
+
+}  // namespace
+}  // namespace tensorbus::bus

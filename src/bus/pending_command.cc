@@ -1,0 +1,80 @@
+#include "bus/pending_command.h"
+
+#include <algorithm>
+#include <utility>
+
+#include "base/interrupt.h"
+#include "base/log.h"
+
+namespace tensorbus::bus {
+
+PendingCommand::PendingCommand(CommandId id, std::string what,
+                               std::function<void(const Status&)> cancel)
+    : id_(id), what_(std::move(what)), cancel_(std::move(cancel)) {}
+
+const Outcome& PendingCommand::wait(Deadline deadline) {
+  std::unique_lock lock(mutex_);
+  while (!done()) {
+    lock.unlock();
+    throw_if_interrupted();
+    lock.lock();
+    if (done()) break;
+    if (deadline.expired()) throw Error(Code::timeout, what_ + " is not over yet");
+    const Duration sleep = std::min(deadline.remaining(), longest_sleep());
+    if (sleep == Duration::max()) {
+      changed_.wait(lock);
+    } else {
+      changed_.wait_for(lock, sleep);
+    }
+  }
+  return outcome_;
+}
+
+void PendingCommand::cancel(const Status& reason) noexcept {
+  if (done()) return;
+  try {
+    cancel_(reason);
+  } catch (const std::exception& error) {
+    log::warn("{} could not be cancelled: {}", what_, error.what());
+  }
+}
+
+void PendingCommand::on_done(std::function<void()> call) {
+  {
+    const std::lock_guard lock(mutex_);
+    if (!done()) {
+      calls_.push_back(std::move(call));
+      return;
+    }
+  }
+  call();
+}
+
+void PendingCommand::complete(Outcome outcome) {
+  std::vector<std::function<void()>> calls;
+  {
+    const std::lock_guard lock(mutex_);
+    if (done()) return;
+    outcome_ = std::move(outcome);
+    done_.store(true, std::memory_order_release);
+    calls.swap(calls_);
+    changed_.notify_all();
+  }
+  for (const auto& call : calls) call();
+}
+
+void PendingCommand::progress(std::int64_t done, std::int64_t total) noexcept {
+  bytes_total_.store(total);
+  bytes_done_.store(done);
+}
+
+std::string describe(const Command& command) {
+  const char* context = std::holds_alternative<InitPair>(command) ? "pair" : "batch";
+  std::string verb(type_of(command));
+  if (const auto* transfer = std::get_if<Transfer>(&command)) {
+    verb = to_string(transfer->direction);
+  }
+  return verb + " of " + context + " \"" + context_of(command) + "\"";
+}
+
+}  // namespace tensorbus::bus
