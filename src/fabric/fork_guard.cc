@@ -28,6 +28,17 @@ class Guarded final : public Fabric {
   }
   void disconnect(Peer& peer) override { here().disconnect(peer); }
   void send(Peer& peer, std::span<const std::byte> message) override { here().send(peer, message); }
+  std::uint64_t open_inlet(Peer& peer, std::span<std::byte> memory, const Pool* pool) override {
+    return here().open_inlet(peer, memory, pool);
+  }
+  void close_inlet(Peer& peer, std::uint64_t inlet) override { here().close_inlet(peer, inlet); }
+  void write(Peer& peer, std::uint64_t inlet, std::uint64_t offset,
+             std::span<const std::byte> bytes) override {
+    here().write(peer, inlet, offset, bytes);
+  }
+  SharedInlet inlet(Peer& peer, std::uint64_t number) override {
+    return here().inlet(peer, number);
+  }
   void attach(Peer& peer, std::uint64_t region, OpId id, Deadline deadline) override {
     here().attach(peer, region, id, deadline);
   }

@@ -2,6 +2,7 @@
 
 #include <fmt/format.h>
 
+#include <algorithm>
 #include <deque>
 #include <map>
 #include <utility>
@@ -58,6 +59,8 @@ class MemoryPeer final : public Peer {
   std::weak_ptr<MemoryPeer> other_;
   std::deque<std::atomic<std::uint64_t>> words_;
   std::size_t waiting_ = 0;  // messages that wait to be polled at this end
+  std::map<std::uint64_t, std::span<std::byte>> inlets_;  // that this end opened
+  std::uint64_t last_inlet_ = 0;
 };
 
 struct Connecting {
@@ -154,6 +157,21 @@ class MemoryFabric final : public Fabric {
     ++other->waiting_;
     peer->fabric_->post(
         Message{other, {reinterpret_cast<const char*>(message.data()), message.size()}});
+  }
+
+  std::uint64_t open_inlet(Peer& any, std::span<std::byte> memory, const Pool*) override {
+    const auto peer = usable(any);
+    peer->inlets_[++peer->last_inlet_] = memory;
+    return peer->last_inlet_;
+  }
+  void close_inlet(Peer& any, std::uint64_t inlet) override { usable(any)->inlets_.erase(inlet); }
+  void write(Peer& any, std::uint64_t inlet, std::uint64_t offset,
+             std::span<const std::byte> bytes) override;
+  SharedInlet inlet(Peer& any, std::uint64_t number) override {
+    const auto other = usable(any)->other_.lock();
+    const auto found = other->inlets_.find(number);
+    if (found == other->inlets_.end()) return {};
+    return {{other, found->second.data()}, found->second.size()};
   }
 
   void attach(Peer& any, std::uint64_t region, OpId id, Deadline deadline) override {
@@ -331,6 +349,22 @@ std::unique_ptr<Region> MemoryFabric::expose(std::span<const TensorView> tensors
   }
   regions_[exposed->number] = exposed;
   return std::make_unique<MemoryRegion>(*this, std::move(exposed));
+}
+
+void MemoryFabric::write(Peer& any, std::uint64_t inlet, std::uint64_t offset,
+                         std::span<const std::byte> bytes) {
+  const auto other = usable(any)->other_.lock();
+  if (inlet == 0 || inlet > other->last_inlet_) {
+    throw Error(Code::invalid_argument,
+                fmt::format("{} has opened no inlet {} for us", to_string(any.identity()), inlet));
+  }
+  const auto found = other->inlets_.find(inlet);
+  if (found == other->inlets_.end()) return;  // closed
+  if (offset > found->second.size() || bytes.size() > found->second.size() - offset) {
+    throw Error(Code::invalid_argument,
+                "a write leads outside of an inlet of " + to_string(any.identity()));
+  }
+  std::ranges::copy(bytes, found->second.begin() + static_cast<std::ptrdiff_t>(offset));
 }
 
 std::span<const Event> MemoryFabric::poll() {

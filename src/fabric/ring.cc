@@ -68,22 +68,23 @@ bool RingConsumer::empty() const noexcept {
   return header_.written.load(std::memory_order_acquire) == taken_;
 }
 
-std::optional<RingMessage> RingConsumer::pop() {
+bool RingConsumer::pop(RingMessage& message) {
   const std::uint64_t filled = header_.written.load(std::memory_order_acquire) - taken_;
-  if (filled == 0) return std::nullopt;
+  if (filled == 0) return false;
   if (filled > capacity_ || filled % 8 != 0) broken("it wrote more than there is room for");
   Prefix prefix;
   std::memcpy(&prefix, data_ + (taken_ & (capacity_ - 1)), sizeof prefix);
   const std::uint64_t needed = sizeof prefix + padded(prefix.bytes);
   if (needed > filled || prefix.kind > UINT8_MAX) broken("a message has an impossible length");
-  RingMessage message{static_cast<std::uint8_t>(prefix.kind), std::string(prefix.bytes, '\0')};
+  message.kind = static_cast<std::uint8_t>(prefix.kind);
+  message.body.resize(prefix.bytes);
   const std::uint64_t at = (taken_ + sizeof prefix) & (capacity_ - 1);
   const std::uint64_t straight = std::min<std::uint64_t>(prefix.bytes, capacity_ - at);
   std::memcpy(message.body.data(), data_ + at, straight);
   std::memcpy(message.body.data() + straight, data_, prefix.bytes - straight);
   taken_ += needed;
   header_.taken.store(taken_, std::memory_order_release);
-  return message;
+  return true;
 }
 
 bool RingConsumer::must_wake() noexcept {

@@ -8,7 +8,6 @@
 #include <atomic>
 #include <cstddef>
 #include <cstdint>
-#include <optional>
 #include <span>
 #include <string>
 
@@ -52,7 +51,8 @@ class RingConsumer {
   RingConsumer(std::byte* memory, std::size_t capacity) noexcept;
 
   bool empty() const noexcept;
-  std::optional<RingMessage> pop();
+  // False if there is none. The message's memory is used again.
+  bool pop(RingMessage& message);
   // After pop(): whether the producer waits for room and must be woken. Says so once.
   bool must_wake() noexcept;
   // Before sleeping: false if there is something to take, and then it is not asleep.

@@ -28,18 +28,18 @@ class RingTest : public testing::Test {
   os::Mapping there_ = os::map(file_, 2 * capacity, true, false);
   RingProducer producer_{here_.data(), capacity};
   RingConsumer consumer_{there_.data(), capacity};
+  RingMessage message_;
 };
 
 TEST_F(RingTest, GivesMessagesBackInOrder) {
   EXPECT_TRUE(consumer_.empty());
   for (std::size_t size = 0; size < 3000; size += 7) {
     ASSERT_TRUE(producer_.push(static_cast<std::uint8_t>(size), bytes_of(std::string(size, 'a'))));
-    const auto message = consumer_.pop();
-    ASSERT_TRUE(message.has_value());
-    EXPECT_EQ(message->kind, static_cast<std::uint8_t>(size));
-    EXPECT_EQ(message->body, std::string(size, 'a'));
+    ASSERT_TRUE(consumer_.pop(message_));
+    EXPECT_EQ(message_.kind, static_cast<std::uint8_t>(size));
+    EXPECT_EQ(message_.body, std::string(size, 'a'));
   }
-  EXPECT_FALSE(consumer_.pop().has_value());
+  EXPECT_FALSE(consumer_.pop(message_));
 }
 
 TEST_F(RingTest, IsFullWhenItIsAndAsksForRoom) {
@@ -49,7 +49,7 @@ TEST_F(RingTest, IsFullWhenItIsAndAsksForRoom) {
   EXPECT_EQ(count, 4);
   EXPECT_TRUE(consumer_.must_wake());
   EXPECT_FALSE(consumer_.must_wake());
-  consumer_.pop();
+  consumer_.pop(message_);
   EXPECT_TRUE(producer_.push(1, bytes_of(body)));
   EXPECT_THROW(producer_.push(1, bytes_of(std::string(capacity, 'x'))), Error);
 }
@@ -82,17 +82,16 @@ TEST_F(RingTest, TwoThreadsThatSleepLoseNothing) {
     }
   });
   for (std::uint32_t i = 0; i < count;) {
-    const auto message = consumer_.pop();
-    if (!message) {
+    if (!consumer_.pop(message_)) {
       if (consumer_.sleep()) wait(for_consumer);
       continue;
     }
     if (consumer_.must_wake()) for_producer.signal();
     std::uint32_t number = 0;
-    std::memcpy(&number, message->body.data(), sizeof number);
+    std::memcpy(&number, message_.body.data(), sizeof number);
     EXPECT_EQ(number, i);
-    EXPECT_EQ(message->body.back(),
-              message->body.size() > 4 ? static_cast<char>(i) : message->body.back());
+    EXPECT_EQ(message_.body.back(),
+              message_.body.size() > 4 ? static_cast<char>(i) : message_.body.back());
     ++i;
   }
   producer.join();
@@ -112,7 +111,7 @@ TEST_F(RingTest, BrokenContentsAreAnErrorAndNothingElse) {
             random() % 3 == 0 ? random() % (sizeof(RingHeader) / 4) : random() % (capacity / 4);
         words[at] = random() % 2 == 0 ? static_cast<std::uint32_t>(random())
                                       : static_cast<std::uint32_t>(random() % 5000);
-        consumer.pop();
+        consumer.pop(message_);
       }
     } catch (const Error& error) {
       EXPECT_EQ(error.code(), Code::failed);

@@ -15,6 +15,7 @@ namespace {
 
 constexpr std::uint64_t listener_tag = 0;
 constexpr std::uint64_t doorbell_tag = 1;
+constexpr std::size_t most_spare_bodies = 64;
 constexpr Duration greeting_time = std::chrono::seconds(5);
 
 std::uint64_t socket_tag(const ShmPeer& peer) { return 2 * peer.serial; }
@@ -44,6 +45,7 @@ ShmCore::ShmCore(ShmOptions options) : options_(std::move(options)) {
   for (const int fd : {epoll_.get(), listener_.get(), doorbell_.get()}) os::close_in_children(fd);
   watch_descriptor(listener_.get(), listener_tag);
   watch_descriptor(doorbell_.get(), doorbell_tag);
+  spare_bodies_.reserve(most_spare_bodies);
   last_poll_ = options_.clock->now();
   next_pulse_ = last_poll_;
 }
@@ -184,6 +186,10 @@ void ShmCore::on_packet(const PeerPtr& peer, os::Packet received) {
       return on_want_window(peer);
     case PacketKind::window:
       return on_window(peer, std::move(received.fds));
+    case PacketKind::inlet:
+      return on_inlet(peer, body, std::move(received.fds));
+    case PacketKind::inlet_closed:
+      return on_inlet_closed(peer, body);
     case PacketKind::bye:
       return lose_after_its_last_words(peer, "disconnected");
     default:

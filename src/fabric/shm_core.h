@@ -1,5 +1,6 @@
-// The shm fabric itself. One class, three files: shm_fabric.cc has the calls and the loop,
-// shm_connect.cc how connections begin and end, shm_serve.cc what peers ask for.
+// The shm fabric itself. One class, four files: shm_fabric.cc has the calls and the loop,
+// shm_connect.cc how connections begin and end, shm_serve.cc what peers ask for, shm_inlet.cc
+// memory that they write.
 #pragma once
 
 #include <map>
@@ -29,6 +30,11 @@ class ShmCore final : public Fabric {
                                 Deadline deadline) override;
   void disconnect(Peer& peer) override;
   void send(Peer& peer, std::span<const std::byte> message) override;
+  std::uint64_t open_inlet(Peer& peer, std::span<std::byte> memory, const Pool* pool) override;
+  void close_inlet(Peer& peer, std::uint64_t inlet) override;
+  void write(Peer& peer, std::uint64_t inlet, std::uint64_t offset,
+             std::span<const std::byte> bytes) override;
+  SharedInlet inlet(Peer& peer, std::uint64_t number) override;
   void attach(Peer& peer, std::uint64_t region, OpId id, Deadline deadline) override;
   void read(Read read, OpId id, Deadline deadline) override;
   Word make_word(Peer& peer, std::uint64_t initial) override;
@@ -66,6 +72,7 @@ class ShmCore final : public Fabric {
   void step_swap(OpId id, const Swap& swap);
   void look_at_descriptors();
   void take_messages(const PeerPtr& peer);
+  void reuse_bodies() noexcept;
   void feel_pulses();
 
   // shm_connect.cc
@@ -95,6 +102,12 @@ class ShmCore final : public Fabric {
   void on_ask(const PeerPtr& peer, std::string_view body);
   void on_packed(const PeerPtr& peer, std::string_view body);
 
+  // shm_inlet.cc
+  void on_inlet(const PeerPtr& peer, std::string_view body, std::vector<os::Fd> fds);
+  void on_inlet_closed(const PeerPtr& peer, std::string_view body);
+  // Whether the memory of the inlet that the next messages may speak of has come.
+  bool has_awaited_inlet(const PeerPtr& peer);
+
   ShmOptions options_;
   Address address_;
   os::Fd epoll_;
@@ -110,9 +123,12 @@ class ShmCore final : public Fabric {
   std::map<OpId, Operation> operations_;
   std::vector<Event> posted_;
   std::vector<Event> returned_;
+  RingMessage taken_;
+  std::vector<std::string> spare_bodies_;  // memory for the next messages
   bool armed_ = false;
   bool stirred_ = false;  // a read got on in the last poll
   unsigned polls_ = 0;
+  TimePoint next_look_{};
   TimePoint last_poll_{};
   TimePoint next_pulse_{};
 };

@@ -15,8 +15,10 @@
 namespace tensorbus::fabric {
 namespace {
 
-// Descriptors are looked at every so many polls while nobody sleeps: rings are cheaper to ask.
-constexpr unsigned polls_per_look = 16;
+// How often descriptors are looked at while nobody sleeps: rings are cheaper to ask. By polls too,
+// because a clock may stand still.
+constexpr unsigned polls_per_look = 1024;
+constexpr Duration look_every = std::chrono::milliseconds(1);
 constexpr int chunks_per_poll = 4;
 constexpr int messages_per_poll = 64;
 
@@ -70,8 +72,9 @@ std::unique_ptr<Region> ShmCore::expose(std::span<const TensorView> tensors, Gat
 }
 
 ShmCore::PeerPtr ShmCore::usable(const Peer& any) const {
-  for (const auto& [serial, peer] : peers_) {
-    if (peer.get() == &any && peer->up()) return peer;
+  if (const auto* ours = dynamic_cast<const ShmPeer*>(&any)) {
+    const auto found = peers_.find(ours->serial);
+    if (found != peers_.end() && found->second.get() == ours && ours->up()) return found->second;
   }
   throw Error(Code::peer_lost, "there is no connection to " + to_string(any.identity()));
 }
@@ -230,7 +233,10 @@ std::span<const Event> ShmCore::poll() {
     if (armed_) peer->link->in.awake();
     take_messages(peer);
   }
-  if (armed_ || handshakes || ++polls_ % polls_per_look == 0) look_at_descriptors();
+  if (armed_ || handshakes || now >= next_look_ || ++polls_ % polls_per_look == 0) {
+    look_at_descriptors();
+    next_look_ = now + look_every;
+  }
   armed_ = false;
   std::vector<OpId> ids;
   for (const auto& [id, operation] : operations_) ids.push_back(id);
@@ -240,26 +246,47 @@ std::span<const Event> ShmCore::poll() {
     }
   }
   if (now >= next_pulse_) feel_pulses();
+  reuse_bodies();
   returned_.clear();
   std::swap(returned_, posted_);
   return returned_;
 }
 
+// Those of the last poll, which the caller has read.
+void ShmCore::reuse_bodies() noexcept {
+  for (Event& event : returned_) {
+    auto* message = std::get_if<Message>(&event);
+    if (message != nullptr && spare_bodies_.size() < spare_bodies_.capacity()) {
+      spare_bodies_.push_back(std::move(message->bytes));
+    }
+  }
+}
+
 void ShmCore::take_messages(const PeerPtr& peer) {
   try {
     peer->flush_ring();
+    if (!has_awaited_inlet(peer)) return;
     // A peer that does not take its answers is not asked for more.
     for (int count = 0; count < messages_per_poll && !peer->ring_is_behind(); ++count) {
-      auto message = peer->link->in.pop();
-      if (!message) break;
+      if (!peer->link->in.pop(taken_)) break;
       if (peer->link->in.must_wake()) peer->ring_doorbell();
-      if (message->kind == user_message) {
-        posted_.emplace_back(Message{peer, std::move(message->body)});
-      } else if (message->kind == ask_message) {
-        on_ask(peer, message->body);
+      if (taken_.kind == user_message) {
+        posted_.emplace_back(Message{peer, std::move(taken_.body)});
+        taken_.body.clear();
+        if (!spare_bodies_.empty()) {
+          taken_.body = std::move(spare_bodies_.back());
+          spare_bodies_.pop_back();
+        }
+      } else if (taken_.kind == ask_message) {
+        on_ask(peer, taken_.body);
         return;  // one chunk is packed at a time
-      } else if (message->kind == packed_message) {
-        on_packed(peer, message->body);
+      } else if (taken_.kind == packed_message) {
+        on_packed(peer, taken_.body);
+      } else if (taken_.kind == inlet_message) {
+        Decoder decoder(taken_.body);
+        peer->awaited_inlet = decoder.integer<std::uint64_t>();
+        decoder.end();
+        if (!has_awaited_inlet(peer)) return;
       } else {
         throw Error(Code::failed, "it sent a message of unknown kind");
       }

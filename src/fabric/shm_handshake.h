@@ -36,6 +36,8 @@ enum class PacketKind : std::uint8_t {
   want_window = 10,
   window = 11,
   bye = 12,
+  inlet = 13,
+  inlet_closed = 14,
 };
 std::string packet(PacketKind kind, std::string_view body);
 

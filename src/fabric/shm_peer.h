@@ -23,6 +23,8 @@ namespace tensorbus::fabric {
 inline constexpr std::uint8_t user_message = 0;
 inline constexpr std::uint8_t ask_message = 1;
 inline constexpr std::uint8_t packed_message = 2;
+inline constexpr std::uint8_t inlet_message =
+    3;  // here the packet with that inlet's memory belongs
 
 // Chunks of memory that the reader can neither map nor read are packed into a window of the
 // owner's, by slots that the reader names.
@@ -97,9 +99,20 @@ class ShmPeer final : public Peer {
   TimePoint last_sign{};
 
   // As owner.
+  std::uint64_t inlets_opened = 0;
   std::set<std::uint64_t> segments_sent;
   os::Fd window_file;
   os::Mapping window;
+
+  // As writer.
+  struct Inlet {
+    std::shared_ptr<const os::Mapping> segment;
+    std::byte* first = nullptr;
+    std::size_t bytes = 0;
+  };
+  std::map<std::uint64_t, Inlet> inlets;
+  std::uint64_t last_inlet = 0;     // whose memory has come
+  std::uint64_t awaited_inlet = 0;  // no message is taken before its memory has come
 
   // As reader.
   struct Attaching {

@@ -95,6 +95,24 @@ class UcxFabric final : public Fabric, private Receiver {
     connection.send(Kind::message, 0, 0, text_of(message));
   }
 
+  std::uint64_t open_inlet(Peer& peer, std::span<std::byte> memory, const Pool*) override {
+    return server_.open_inlet(live_connection_of(peer), memory);
+  }
+  void close_inlet(Peer& peer, std::uint64_t inlet) override {
+    server_.close_inlet(live_connection_of(peer), inlet);
+  }
+  void write(Peer& peer, std::uint64_t inlet, std::uint64_t offset,
+             std::span<const std::byte> bytes) override {
+    Connection& connection = live_connection_of(peer);
+    while (!bytes.empty()) {
+      const auto part = bytes.first(std::min(bytes.size(), max_body_bytes));
+      connection.send(Kind::write, inlet, offset, text_of(part));
+      offset += part.size();
+      bytes = bytes.subspan(part.size());
+    }
+  }
+  SharedInlet inlet(Peer&, std::uint64_t) override { return {}; }
+
   void attach(Peer& peer, std::uint64_t region, OpId id, Deadline deadline) override {
     Connection& connection = live_connection_of(peer);
     client_.attach(connections_.at(connection.stream()), region, id, deadline);
@@ -242,6 +260,9 @@ void UcxFabric::dispatch(const std::shared_ptr<Connection>& peer, const Frame& f
       break;
     case Kind::swap:
       server_.swap(*peer, frame.number, decode_swap(body));
+      break;
+    case Kind::write:
+      server_.write(*peer, frame.number, frame.index, payload);
       break;
     case Kind::forms:
       client_.forms(*peer, frame, body);

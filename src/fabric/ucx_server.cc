@@ -3,6 +3,7 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <cstring>
 
 #include "copy/execute.h"
 #include "fabric/fragments.h"
@@ -211,6 +212,29 @@ bool Server::step(std::uint64_t read, Serving& serving) {
   return false;
 }
 
+std::uint64_t Server::open_inlet(const Connection& peer, std::span<std::byte> memory) {
+  Inlets& inlets = inlets_[peer.stream()];
+  inlets.open.emplace(++inlets.last, memory);
+  return inlets.last;
+}
+
+void Server::close_inlet(const Connection& peer, std::uint64_t inlet) {
+  inlets_[peer.stream()].open.erase(inlet);
+}
+
+void Server::write(const Connection& peer, std::uint64_t inlet, std::uint64_t offset,
+                   std::span<const std::byte> bytes) {
+  Inlets& inlets = inlets_[peer.stream()];
+  if (inlet == 0 || inlet > inlets.last) throw Error(Code::failed, "a write without an inlet");
+  const auto found = inlets.open.find(inlet);
+  if (found == inlets.open.end()) return;  // closed
+  const std::span<std::byte> memory = found->second;
+  if (offset > memory.size() || bytes.size() > memory.size() - offset) {
+    throw Error(Code::failed, "a write that leads outside of its inlet");
+  }
+  if (!bytes.empty()) std::memcpy(memory.data() + offset, bytes.data(), bytes.size());
+}
+
 bool Server::pump(std::size_t budget) {
   std::size_t spent = 0;
   bool more = false;
@@ -243,6 +267,7 @@ void Server::forget(const Connection& peer) {
   servings_.erase(servings_.lower_bound({peer.stream(), 0}),
                   servings_.upper_bound({peer.stream(), UINT64_MAX}));
   words_.erase(peer.stream());
+  inlets_.erase(peer.stream());
 }
 
 }  // namespace tensorbus::fabric::ucx

@@ -1,4 +1,4 @@
-// The owner's half: regions, the reads that peers make of them, and words.
+// The owner's half: regions, the reads that peers make of them, words, and memory that they write.
 #pragma once
 
 #include <atomic>
@@ -45,10 +45,15 @@ class Server {
   void cancel(const Connection& peer, std::uint64_t read);
   void swap(Connection& peer, std::uint64_t request, const SwapRequest& swap);
 
+  std::uint64_t open_inlet(const Connection& peer, std::span<std::byte> memory);
+  void close_inlet(const Connection& peer, std::uint64_t inlet);
+  void write(const Connection& peer, std::uint64_t inlet, std::uint64_t offset,
+             std::span<const std::byte> bytes);
+
   // Packs and sends what windows allow, up to about `budget` bytes. True if there is more to do
   // that waits for nobody.
   bool pump(std::size_t budget);
-  // The connection is over: so are its reads and words.
+  // The connection is over: so are its reads, words and inlets.
   void forget(const Connection& peer);
 
  private:
@@ -72,6 +77,11 @@ class Server {
   std::map<ReadKey, Serving> servings_;
   ReadKey turn_{};  // the next to be served
   std::map<std::uint64_t, std::vector<std::unique_ptr<std::atomic<std::uint64_t>>>> words_;
+  struct Inlets {
+    std::map<std::uint64_t, std::span<std::byte>> open;
+    std::uint64_t last = 0;
+  };
+  std::map<std::uint64_t, Inlets> inlets_;  // by our stream number
 };
 
 }  // namespace tensorbus::fabric::ucx

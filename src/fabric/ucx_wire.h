@@ -39,8 +39,9 @@ enum class Kind : std::uint16_t {
   swap,         // (request)
   swapped,      // (request, what the word was) body: status
   failed,       // (request) body: status; answers attach
+  write,        // (inlet, offset)
 };
-inline constexpr std::uint16_t last_kind = static_cast<std::uint16_t>(Kind::failed);
+inline constexpr std::uint16_t last_kind = static_cast<std::uint16_t>(Kind::write);
 
 struct Frame {
   Kind kind = Kind::heartbeat;
