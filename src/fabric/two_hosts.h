@@ -78,7 +78,7 @@ class TwoHosts {
   Child second_;
 };
 
-// Back to where the thread was. Other threads must have ended by then.
+// Back to where the thread was; threads made in between stay where they are.
 class NamespaceGuard {
  public:
   NamespaceGuard();
@@ -226,6 +226,9 @@ inline NamespaceGuard::NamespaceGuard()
       mounts_(two_hosts_detail::open_namespace("mnt", "self")) {}
 
 inline NamespaceGuard::~NamespaceGuard() {
+  // Who shares its working directory with another thread, ThreadSanitizer's for one, may not change
+  // its mounts.
+  ::unshare(CLONE_FS);
   two_hosts_detail::enter_namespace(network_, CLONE_NEWNET);
   two_hosts_detail::enter_namespace(mounts_, CLONE_NEWNS);
 }
