@@ -233,6 +233,7 @@ struct StoreServerOptions {
   std::string journal;             // path; empty: state is lost with the process
   std::optional<std::string> token;
   bool allow_torch = false;  // admit torch clients, who cannot prove a token, although one is set
+  Duration greeting_time = std::chrono::seconds(10);  // who is silent for longer is hung up on
   // Called once, on the server's thread, if it must stop serving (its journal cannot be written).
   std::function<void(const Status&)> on_failure;
 };

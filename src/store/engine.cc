@@ -299,9 +299,10 @@ void Engine::begin(Ticket ticket, Op op, std::string_view bytes) {
       reply.integer(table_.revision());
       reply.integer(static_cast<std::uint32_t>(std::distance(begin, end)));
       for (auto at = begin; at != end; ++at) {
-        const bool newer = at->second.revision > since;
-        reply.string(at->first).integer(at->second.revision);
-        reply.string(newer ? std::string_view(at->second.value) : std::string_view());
+        const auto& [key, record] = *at;
+        const bool newer = record.revision > since;
+        write(reply, {key, record.revision, fingerprint(record.value),
+                      newer ? std::string_view(record.value) : std::string_view()});
         if (reply.size() > max_frame_size) {
           throw Error(Code::invalid_argument,
                       "the values under this prefix are too large to watch");

@@ -188,11 +188,24 @@ bool Journal::wants_compaction() const noexcept {
 
 void Journal::compact(const std::function<void()>& write_all) {
   flush();
+  const std::size_t before = size_;
+  write_all();
+  try {
+    replace_file();
+    log::info("journal {} compacted from {} to {} bytes", path_, before, size_);
+  } catch (const Error& error) {
+    log::warn("{}; the journal is not compacted and goes on as it is", error.what());
+    ::unlink((path_ + ".new").c_str());
+  }
+  pending_.clear();
+  compacted_size_ = size_;
+}
+
+void Journal::replace_file() {
   const std::string fresh_path = path_ + ".new";
   ::unlink(fresh_path.c_str());
   os::Fd fresh = open_own_file(fresh_path, O_EXCL);
   take_lock(fresh, fresh_path);
-  write_all();
   write_fully(fresh, magic, fresh_path);
   write_fully(fresh, pending_, fresh_path);
   // The old file goes away only when the new one is safe.
@@ -200,8 +213,6 @@ void Journal::compact(const std::function<void()>& write_all) {
   if (::rename(fresh_path.c_str(), path_.c_str()) != 0) os::throw_errno("journal " + path_);
   file_ = std::move(fresh);
   size_ = magic.size() + pending_.size();
-  compacted_size_ = size_;
-  pending_.clear();
 }
 
 }  // namespace tensorbus::store

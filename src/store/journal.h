@@ -33,12 +33,14 @@ class Journal {
   void flush();
 
   bool wants_compaction() const noexcept;
-  // Replaces the file by what `write_all` appends.
+  // Replaces the file by what `write_all` appends. If there is no room for both, the file stays as
+  // it is, with a warning, until it has doubled again.
   void compact(const std::function<void()>& write_all);
 
   std::size_t size() const noexcept { return size_ + pending_.size(); }
 
  private:
+  void replace_file();
   void replay(const std::function<void(const JournalRecord&)>& replay);
 
   std::string path_;

@@ -113,6 +113,20 @@ TEST_F(JournalTest, CompactionLeavesOnlyWhatIsWrittenThen) {
   EXPECT_THAT(replayed(), ElementsAre("state", "new"));
 }
 
+TEST_F(JournalTest, WithoutRoomForAnotherFileItGoesOnAsItIs) {
+  const std::filesystem::path in_the_way = path.string() + ".new";
+  std::filesystem::create_directory(in_the_way);
+  {
+    Journal journal(path, ignore);
+    journal.append({Op::set, {}, 0, 0, "old"});
+    journal.compact([&] { journal.append({Op::restore_revision, {}, 0, 0, "state"}); });
+    journal.append({Op::set, {}, 0, 0, "new"});
+    journal.flush();
+    EXPECT_EQ(journal.size(), bytes().size());
+  }
+  EXPECT_THAT(replayed(), ElementsAre("old", "new"));
+}
+
 TEST_F(JournalTest, ARecordThatCannotBeAppliedIsAnError) {
   {
     Journal journal(path, ignore);

@@ -235,12 +235,9 @@ class MemoryStore::WatchHandle final : public Watch {
   void queue_present() {
     Decoder reply(blocked_.reply);
     reply.integer<std::uint64_t>();
-    for (std::size_t left = reply.count(16); left > 0; --left) {
-      StoreEvent event;
-      event.key = reply.string();
-      event.revision = reply.integer<std::uint64_t>();
-      event.value = reply.string();
-      blocked_.events.push_back(encode(event));
+    for (const WatchedKey& present : read_watched_keys(reply)) {
+      blocked_.events.push_back(encode({StoreEvent::Kind::put, std::string(present.key),
+                                        std::string(present.value), present.revision}));
     }
   }
 

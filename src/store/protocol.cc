@@ -1,5 +1,7 @@
 #include "store/protocol.h"
 
+#include <xxhash.h>
+
 #include <algorithm>
 
 namespace tensorbus::store {
@@ -80,6 +82,24 @@ Condition read_condition(Decoder& body) {
   const std::string_view value = body.string();
   if (has_value) condition.value = value;
   return condition;
+}
+
+std::uint64_t fingerprint(std::string_view value) { return XXH3_64bits(value.data(), value.size()); }
+
+void write(Encoder& reply, const WatchedKey& watched) {
+  reply.string(watched.key).integer(watched.revision).integer(watched.fingerprint);
+  reply.string(watched.value);
+}
+
+std::vector<WatchedKey> read_watched_keys(Decoder& reply) {
+  std::vector<WatchedKey> keys(reply.count(24));
+  for (WatchedKey& watched : keys) {
+    watched.key = reply.string();
+    watched.revision = reply.integer<std::uint64_t>();
+    watched.fingerprint = reply.integer<std::uint64_t>();
+    watched.value = reply.string();
+  }
+  return keys;
 }
 
 std::string encode(const StoreEvent& event) {

@@ -62,8 +62,9 @@ class RemoteStore final : public RequestStore {
     bool started = false;  // the server has taken it at least once
     bool closed = false;
     Status failure;
-    std::uint64_t revision = 0;
-    std::map<std::string, std::uint64_t, std::less<>> known;  // revision by wire key
+    std::uint64_t revision = 0;  // of the last change it knows; 0: this server's say nothing to it
+    // Fingerprints of values by wire key: what the watcher was told, or could have asked for.
+    std::map<std::string, std::uint64_t, std::less<>> known;
     std::deque<StoreEvent> events;
     Waiter* reader = nullptr;
   };

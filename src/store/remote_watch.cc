@@ -92,13 +92,16 @@ void RemoteStore::synchronise(WatchState& watch, Decoder reply) {
   const auto revision = reply.integer<std::uint64_t>();
   std::map<std::string, std::uint64_t, std::less<>> present;
   const bool report = watch.started || watch.wants_current;
-  for (std::size_t left = reply.count(16); left > 0; --left) {
-    const std::string_view key = reply.string();
-    const auto changed = reply.integer<std::uint64_t>();
-    const std::string_view value = reply.string();
-    present.emplace(key, changed);
-    if (report && changed > watch.revision) {
-      watch.events.push_back({StoreEvent::Kind::put, user_key(key), std::string(value), changed});
+  for (const WatchedKey& key : read_watched_keys(reply)) {
+    const auto known = watch.known.find(key.key);
+    // Another server's revisions say nothing about ours, its values do.
+    const bool changed = watch.revision != 0 ? key.revision > watch.revision
+                                             : known == watch.known.end() ||
+                                                   known->second != key.fingerprint;
+    present.emplace(key.key, key.fingerprint);
+    if (report && changed) {
+      watch.events.push_back(
+          {StoreEvent::Kind::put, user_key(key.key), std::string(key.value), key.revision});
     }
   }
   for (const auto& [key, _] : watch.known) {
@@ -116,7 +119,7 @@ void RemoteStore::take_event(WatchState& watch, std::string_view body) {
   StoreEvent event = decode_event(decoder);
   watch.revision = std::max(watch.revision, event.revision);
   if (event.kind == StoreEvent::Kind::put) {
-    watch.known.insert_or_assign(event.key, event.revision);
+    watch.known.insert_or_assign(event.key, fingerprint(event.value));
   } else {
     watch.known.erase(event.key);
   }

@@ -32,8 +32,6 @@ using store::Service;
 constexpr std::uint64_t listener_number = 0;
 constexpr std::uint64_t wake_number = 1;
 constexpr std::uint64_t first_connection_number = 2;
-// Who has not introduced itself by then is no client.
-constexpr auto greeting_time = std::chrono::seconds(10);
 // How long stop() keeps sending to clients that read slowly.
 constexpr auto drain_time = std::chrono::seconds(1);
 
@@ -50,6 +48,7 @@ class StoreServer::Impl {
  public:
   explicit Impl(const StoreServerOptions& options)
       : host_(options.host),
+        greeting_time_(options.greeting_time),
         on_failure_(options.on_failure),
         listener_(os::listen_tcp(options.host, options.port)),
         port_(os::local_port(listener_)),
@@ -158,6 +157,8 @@ class StoreServer::Impl {
         handle(*found->second, events[static_cast<std::size_t>(i)].events);
       }
     }
+    finish_turn();
+    // Housekeeping after the answers: whoever waits for one is waiting now.
     const TimePoint time = now();
     service_.tick(time);
     drop_silent(time);
@@ -250,7 +251,7 @@ class StoreServer::Impl {
         Connection& connection = *found->second;
         const bool introduced = connection.state == Connection::State::native ||
                                 connection.state == Connection::State::torch;
-        if (!introduced && time - connection.accepted < greeting_time) return;
+        if (!introduced && time - connection.accepted < greeting_time_) return;
         if (!introduced) {
           log::warn("connection {} is closed: it has not introduced itself", connection.number);
           drop(connection);
@@ -265,7 +266,7 @@ class StoreServer::Impl {
     std::optional<TimePoint> next = service_.next_expiry();
     if (!greeting_.empty()) {
       if (const auto found = connections_.find(greeting_.front()); found != connections_.end()) {
-        const TimePoint silent = found->second->accepted + greeting_time;
+        const TimePoint silent = found->second->accepted + greeting_time_;
         next = next ? std::min(*next, silent) : silent;
       } else {
         return 0;
@@ -304,6 +305,7 @@ class StoreServer::Impl {
 
   const unsigned generation_ = os::fork_generation();
   const std::string host_;
+  const Duration greeting_time_;
   const std::function<void(const Status&)> on_failure_;
   os::Fd listener_;
   const std::uint16_t port_;

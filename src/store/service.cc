@@ -337,7 +337,6 @@ void Service::commit() {
 }
 
 void Service::compact() {
-  const std::size_t before = journal_->size();
   journal_->compact([this] {
     engine_.snapshot([this](Op op, std::string_view body) {
       journal_->append({op, {}, 0, 0, body});
@@ -348,7 +347,6 @@ void Service::compact() {
       journal_->append({barrier ? Op::barrier : Op::finished, session, id, 0, reply});
     });
   });
-  log::info("journal compacted from {} to {} bytes", before, journal_->size());
 }
 
 void Service::mark_dirty(Connection& connection) {

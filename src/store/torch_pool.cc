@@ -6,7 +6,6 @@
 namespace tensorbus::store {
 namespace {
 
-constexpr Duration longest_pause = std::chrono::milliseconds(50);
 constexpr std::size_t most_idle = 16;
 
 }  // namespace

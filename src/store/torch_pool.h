@@ -12,14 +12,17 @@
 
 namespace tensorbus::store {
 
-// Pauses between attempts at something nobody will tell us about: from 1 ms, growing to 50 ms.
+// Pauses between attempts at something nobody will tell us about, growing.
 class Backoff {
  public:
+  static constexpr Duration shortest_pause = std::chrono::milliseconds(1);
+  static constexpr Duration longest_pause = std::chrono::milliseconds(50);
+
   // Ends early at the deadline; throws Error(cancelled) when stopped.
   void pause(const Until& until);
 
  private:
-  Duration next_ = std::chrono::milliseconds(1);
+  Duration next_ = shortest_pause;
 };
 
 class TorchPool {

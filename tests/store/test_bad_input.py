@@ -52,13 +52,15 @@ def test_values_of_wrong_types_are_told(store: CoreStore, value: object) -> None
         store.set("key", value)  # type: ignore[arg-type]
     with pytest.raises(TypeError, match="str or bytes-like"):
         store.compare_and_set("key", "x", value)  # type: ignore[arg-type]
+    with pytest.raises(TypeError, match="str or bytes-like"):
+        store.wait_for_value("key", value, 0)  # type: ignore[arg-type]
     assert not store.exists("key")
 
 
 def test_keys_of_wrong_types_are_told(store: CoreStore) -> None:
     for key in (1, None, b"bytes"):
         for call in (store.get, store.exists, store.delete, store.wait_for_key):
-            with pytest.raises(TypeError):
+            with pytest.raises(TypeError, match="a key must be str, not"):
                 call(key)  # type: ignore[arg-type]
     with pytest.raises(TypeError):
         store.add("key", "1")  # type: ignore[arg-type]

@@ -16,6 +16,7 @@ from pathlib import Path
 
 import pytest
 import torch.distributed as dist
+from tensorbus import kvstore
 from tensorbus.kvstore import StoreServer
 from torch_servers import torch_server
 
@@ -368,3 +369,13 @@ def test_a_gloo_group_of_four_processes_meets_and_reduces(our_port: int) -> None
         if process.poll() is None:
             os.killpg(process.pid, signal.SIGKILL)
             process.wait()
+
+
+def test_queues_are_no_changes_of_keys(store_server: StoreServer, unique: str) -> None:
+    queue = connect(store_server.port)
+    ours = kvstore.connect(store_server.url, namespace=unique)
+    with ours as store, store.watch() as watch:
+        queue.queue_push(f"{unique}/tensorbus/queue", "element")
+        queue.queue_pop(f"{unique}/tensorbus/queue")
+        store.set("after", "")
+        assert watch.next(10).key == "after"
