@@ -101,7 +101,7 @@ class Intake {
 
  private:
   void add(PyObject* object) {
-    // Neighbours nearly always have the same type.
+    // Neighbours nearly always have the same class, and the same type of elements.
     if (Py_TYPE(object) != type_) {
       type_ = Py_TYPE(object);
       api_ = exchange_api_of(type_);
@@ -153,31 +153,36 @@ class Intake {
     if (device != dlpack::cpu && device != dlpack::cuda_host && device != dlpack::rocm_host) {
       fail(std::string("is on ") + name_of_device(device) + "; only CPU tensors can be moved");
     }
-    const std::optional<Dtype> dtype = dtype_of(tensor.dtype);
-    if (!dtype) {
-      fail("has an unknown type (DLPack code " + std::to_string(tensor.dtype.code) + ", " +
-           std::to_string(tensor.dtype.bits) + " bits, " + std::to_string(tensor.dtype.lanes) +
-           " lanes)");
-    }
+    if (!dtype_ || tensor.dtype != dlpack_type_) learn_type(tensor.dtype);
     auto* data = static_cast<std::byte*>(tensor.data);
     if (data != nullptr) data += tensor.byte_offset;
     const auto dims = static_cast<std::size_t>(tensor.dims);
-    const std::size_t first = list_.extents_.size();
-    list_.extents_.resize(first + 2 * dims);
-    std::int64_t* const shape = list_.extents_.data() + first;
-    std::copy_n(tensor.shape, dims, shape);
+    std::vector<std::int64_t>& extents = list_.extents_;
+    const std::size_t first = extents.size();
+    extents.insert(extents.end(), tensor.shape, tensor.shape + dims);
     if (tensor.strides != nullptr) {
-      std::copy_n(tensor.strides, dims, shape + dims);
+      extents.insert(extents.end(), tensor.strides, tensor.strides + dims);
     } else {
-      fill_dense_strides(shape, dims);
+      add_dense_strides(first, dims);
     }
-    if (data == nullptr && std::count(shape, shape + dims, 0) == 0) {
+    if (data == nullptr && std::count(tensor.shape, tensor.shape + dims, 0) == 0) {
       fail("has no memory; of a DTensor pass to_local()");
     }
-    list_.records_.push_back({data, *dtype, read_only, static_cast<std::uint32_t>(dims), first});
+    list_.records_.push_back({data, *dtype_, read_only, static_cast<std::uint32_t>(dims), first});
   }
 
-  static void fill_dense_strides(std::int64_t* shape, std::size_t dims) {
+  void learn_type(dlpack::DataType type) {
+    dtype_ = dtype_of(type);
+    dlpack_type_ = type;
+    if (!dtype_) {
+      fail("has an unknown type (DLPack code " + std::to_string(type.code) + ", " +
+           std::to_string(type.bits) + " bits, " + std::to_string(type.lanes) + " lanes)");
+    }
+  }
+
+  void add_dense_strides(std::size_t first, std::size_t dims) {
+    list_.extents_.resize(first + 2 * dims);
+    std::int64_t* const shape = list_.extents_.data() + first;
     std::int64_t stride = 1;
     for (std::size_t dim = dims; dim-- > 0; stride *= shape[dim]) shape[dims + dim] = stride;
   }
@@ -185,16 +190,22 @@ class Intake {
   // torch may keep a conjugation or a negation as a flag that DLPack does not carry. Such tensors
   // are complex or the imaginary part of one, whose elements never lie side by side.
   void check_lazy_flags(nb::handle object) const {
-    const TensorView view = list_[list_.size() - 1];
-    const bool complex = view.dtype >= Dtype::complex32 && view.dtype <= Dtype::complex128;
-    const bool spaced = std::ranges::count(view.strides, 1) == 0 && is_floating_point(view.dtype);
-    if (!complex && !spaced) return;
+    const bool complex = *dtype_ >= Dtype::complex32 && *dtype_ <= Dtype::complex128;
+    if (!complex && (!is_floating_point(*dtype_) || !is_spaced())) return;
     for (const char* flag : {"is_conj", "is_neg"}) {
       if (nb::hasattr(object, flag) && nb::cast<bool>(object.attr(flag)())) {
         fail_about(list_.size() - 1, std::string("is a view with ") + flag +
                                          "() set; pass resolve_conj().resolve_neg()");
       }
     }
+  }
+
+  // Whether the elements of the last tensor nowhere lie side by side.
+  bool is_spaced() const {
+    const auto& extents = list_.extents_;
+    const auto dims = static_cast<std::ptrdiff_t>(list_.records_.back().dims);
+    if (dims > 0 && extents.back() == 1) return false;
+    return std::find(extents.end() - dims, extents.end(), 1) == extents.end();
   }
 
   [[noreturn]] void fail(const std::string& what) const { fail_about(list_.size(), what); }
@@ -215,6 +226,8 @@ class Intake {
   TensorList list_;
   PyTypeObject* type_ = nullptr;
   const dlpack::ExchangeApi* api_ = nullptr;
+  dlpack::DataType dlpack_type_{};
+  std::optional<Dtype> dtype_;  // what the last tensor's type is to us
 };
 
 TensorView TensorList::operator[](std::size_t index) const {

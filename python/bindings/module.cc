@@ -8,6 +8,7 @@ NB_MODULE(_core, module) {
   tensorbus::python::bind_errors();
   tensorbus::python::bind_log(module);
   tensorbus::python::bind_store(module);
+  tensorbus::python::bind_store_server(module);
   tensorbus::python::bind_layout(module);
   tensorbus::python::bind_plan(module);
   tensorbus::python::bind_tensors(module);

@@ -9,9 +9,12 @@ from __future__ import annotations
 
 from tensorbus import _core
 from tensorbus._core import StoreServer
-from tensorbus.kvstore.base import CoreStore, KVStore, Lease, StoreEvent, Watch
+from tensorbus.kvstore.base import KVStore
+from tensorbus.kvstore.core_store import CoreStore
 from tensorbus.kvstore.etcd import EtcdStore
+from tensorbus.kvstore.lease import Lease
 from tensorbus.kvstore.tcp import TorchTCPStore
+from tensorbus.kvstore.watch import StoreEvent, Watch
 
 __all__ = [
     "CoreStore",

@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 
 from tensorbus import _core
-from tensorbus.kvstore.base import CoreStore
+from tensorbus.kvstore.core_store import CoreStore
 
 logger = logging.getLogger("tensorbus")
 

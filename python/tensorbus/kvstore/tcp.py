@@ -5,12 +5,14 @@ from __future__ import annotations
 import logging
 
 from tensorbus import _core
-from tensorbus.kvstore.base import CoreStore
+from tensorbus.kvstore.core_store import CoreStore
 
 logger = logging.getLogger("tensorbus")
 
-# How often a condition is asked for where the server cannot tell: torch's own, with values.
-POLL_INTERVAL = 0.001
+# Only torch's own server is ever polled, and only for what its WAIT cannot express: a value, or
+# some of several keys. This is the first pause between two looks, in seconds; it grows to 50 ms
+# while nothing changes. To be read: changing it changes nothing.
+POLL_INTERVAL: float = _core.POLL_INTERVAL
 
 
 class TorchTCPStore(CoreStore):
