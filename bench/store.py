@@ -96,17 +96,24 @@ def all_cases() -> list[Case]:
             Case(f"add, {who}", "us", calls("add", count)),
             Case(f"wake after set, {who}", "us", wake(count), times_torch=1),
         ]
-    storm = f"storm {{system}} {{name}} {STORM_CLIENTS} {STORM_KEYS}"
+    storms = {
+        "storm": f"storm, {STORM_CLIENTS} clients x {STORM_KEYS} keys",
+        "acknowledged": "storm, torch's sets acknowledged too",
+        "batches": "storm, one multi_set per client",
+    }
+    cases += [
+        Case(
+            name,
+            "ms",
+            crowd(f"{what} {{system}} {{name}} {STORM_CLIENTS} {STORM_KEYS}"),
+            times_torch=1,
+            tails=False,
+        )
+        for what, name in storms.items()
+    ]
     barrier = f"barrier {{system}} {{name}} {BARRIER_CLIENTS}"
     return [
         *cases,
-        Case(
-            f"storm, {STORM_CLIENTS} clients x {STORM_KEYS} keys",
-            "ms",
-            crowd(storm),
-            times_torch=1,
-            tails=False,
-        ),
         Case(f"barrier of {BARRIER_CLIENTS:,}", "ms", crowd(barrier), tails=False),
     ]
 

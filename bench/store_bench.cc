@@ -39,7 +39,9 @@ class Measurements {
     if (what == "get" || what == "set" || what == "add") return calls(what, system, line);
     if (what == "wait") return wait(system, line);
     if (what == "wake") return wake(system, line);
-    if (what == "storm") return storm(system, line);
+    if (what == "storm" || what == "acknowledged" || what == "batches") {
+      return storm(what, system, line);
+    }
     if (what == "barrier") return barrier(system, line);
     throw Error(Code::invalid_argument, "unknown measurement: " + what);
   }
@@ -109,19 +111,29 @@ class Measurements {
     return times;
   }
 
-  // storm SYSTEM NAME CLIENTS KEYS: all connect, set KEYS keys each and wait for everybody's last.
-  Nanoseconds storm(const std::string& system, std::istream& line) {
+  // storm|acknowledged|batches SYSTEM NAME CLIENTS KEYS: all connect, set KEYS keys each and wait for
+  // everybody's last. One call per key, whose answer is or is not waited for (here it always is), or
+  // one call for all.
+  Nanoseconds storm(const std::string& what, const std::string& system, std::istream& line) {
     std::string name;
     std::size_t size = 0;
-    std::size_t keys = 0;
-    line >> name >> size >> keys;
+    std::size_t count = 0;
+    line >> name >> size >> count;
+    std::vector<std::vector<std::string>> keys(size);
+    for (std::size_t member = 0; member < size; ++member) {
+      for (std::size_t key = 1; key < count; ++key) {
+        keys[member].push_back(fmt::format("{}/{}/{}", name, member, key));
+      }
+      keys[member].push_back(fmt::format("{}/{}/last", name, member));
+    }
     std::vector<std::unique_ptr<Client>> connected(size);
     const auto time = crowd(size).run([&](std::size_t member) {
       connected[member] = connect(system);
-      for (std::size_t key = 1; key < keys; ++key) {
-        connected[member]->set(fmt::format("{}/{}/{}", name, member, key));
+      if (what == "batches") {
+        connected[member]->set_all(keys[member]);
+      } else {
+        for (const std::string& key : keys[member]) connected[member]->set(key);
       }
-      connected[member]->set(fmt::format("{}/{}/last", name, member));
       connected[member]->wait_for_all(name + "/*/last", size);
     });
     return {time.count()};

@@ -4,6 +4,7 @@
 #include <chrono>
 #include <memory>
 #include <string>
+#include <vector>
 
 #include "echo.h"
 #include "tensorbus/store.h"
@@ -21,6 +22,8 @@ class Client {
   virtual void wait(const std::string& key) = 0;
   // Wakes who waits for the key.
   virtual void wake(const std::string& key) = 0;
+  // Many keys in one call.
+  virtual void set_all(const std::vector<std::string>& keys) = 0;
   virtual void wait_for_all(const std::string& pattern, std::size_t count) = 0;
   virtual void barrier(const std::string& name, std::size_t count, std::size_t member) = 0;
 };
@@ -39,6 +42,11 @@ class StoreClient final : public Client {
   void add(const std::string& key) override { store_->add(key, 1, deadline()); }
   void wait(const std::string& key) override { store_->wait(condition(key, false, 1), deadline()); }
   void wake(const std::string& key) override { set(key); }
+  void set_all(const std::vector<std::string>& keys) override {
+    std::vector<Entry> entries;
+    for (const std::string& key : keys) entries.push_back({key, "12345678"});
+    store_->set(entries, deadline());
+  }
   void wait_for_all(const std::string& pattern, std::size_t count) override {
     store_->wait(condition(pattern, true, count), deadline());
   }
@@ -69,6 +77,7 @@ class FloorClient final : public Client {
   void wake(const std::string& key) override {
     echo_.send(EchoOp::release, std::hash<std::string>()(key));
   }
+  void set_all(const std::vector<std::string>&) override { echo_.echo(); }
   void wait_for_all(const std::string&, std::size_t) override { echo_.echo(); }
   void barrier(const std::string&, std::size_t, std::size_t) override { echo_.echo(); }
 

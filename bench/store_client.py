@@ -19,6 +19,7 @@ import torch.distributed
 
 TIMEOUT = 60.0
 VALUE = b"12345678"
+VALUE_TEXT = VALUE.decode()  # torch's multi_set takes text only
 ECHO = b"e" * 32
 
 
@@ -30,7 +31,7 @@ class OurClient:
     def set(self, key: str) -> None:
         self.store.set(key, VALUE)
 
-    prepare = wake = set
+    prepare = wake = send = set
 
     def add(self, key: str) -> None:
         self.store.add(key, 1)
@@ -38,9 +39,8 @@ class OurClient:
     def wait(self, key: str) -> None:
         self.store.wait_for_key(key, TIMEOUT)
 
-    def fill(self, keys: list[str]) -> None:
-        for key in keys:
-            self.store.set(key, VALUE)
+    def set_all(self, keys: list[str]) -> None:
+        self.store.multi_set(dict.fromkeys(keys, VALUE))
 
     def wait_for_all(self, name: str, size: int) -> None:
         self.store.wait_for_keys(f"{name}/*/last", size, None, TIMEOUT)
@@ -62,10 +62,10 @@ class TorchClient:
         self.store.set(key, VALUE)
         self.store.check([key])
 
-    def wake(self, key: str) -> None:
+    def send(self, key: str) -> None:
         self.store.set(key, VALUE)
 
-    prepare = wake
+    prepare = wake = send
 
     def add(self, key: str) -> None:
         self.store.add(key, 1)
@@ -73,9 +73,8 @@ class TorchClient:
     def wait(self, key: str) -> None:
         self.store.wait([key])
 
-    def fill(self, keys: list[str]) -> None:
-        for key in keys:
-            self.store.set(key, VALUE)
+    def set_all(self, keys: list[str]) -> None:
+        self.store.multi_set(keys, [VALUE_TEXT] * len(keys))
 
     def wait_for_all(self, name: str, size: int) -> None:
         self.store.wait([f"{name}/{member}/last" for member in range(size)])
@@ -99,7 +98,7 @@ class EchoClient:
         self.socket.send(ECHO)
         self.socket.recv(32)
 
-    prepare = set = add = get
+    prepare = set = send = add = get
 
     def wait(self, key: str) -> None:
         self._send(b"w", key)
@@ -108,9 +107,8 @@ class EchoClient:
     def wake(self, key: str) -> None:
         self._send(b"r", key)
 
-    def fill(self, keys: list[str]) -> None:
-        for key in keys:
-            self.set(key)
+    def set_all(self, keys: list[str]) -> None:  # noqa: ARG002
+        self.get("")
 
     def wait_for_all(self, name: str, size: int) -> None:  # noqa: ARG002
         self.get(name)
@@ -172,8 +170,8 @@ class Measurements:
             return self._wait(self._client(system), name, *numbers)
         if what == "wake":
             return self._wake(self._client(system), name, *numbers)
-        if what == "storm":
-            return self._storm(system, name, *numbers)
+        if what in ("storm", "acknowledged", "batches"):
+            return self._storm(what, system, name, *numbers)
         if what == "barrier":
             return self._barrier(system, name, *numbers)
         raise ValueError(f"unknown measurement: {what}")
@@ -214,7 +212,7 @@ class Measurements:
             client.wake(key)
         return times
 
-    def _storm(self, system: str, name: str, size: int, count: int) -> list[int]:
+    def _storm(self, what: str, system: str, name: str, size: int, count: int) -> list[int]:
         keys = [
             [*(f"{name}/{member}/{key}" for key in range(1, count)), f"{name}/{member}/last"]
             for member in range(size)
@@ -224,7 +222,12 @@ class Measurements:
         def task(member: int) -> None:
             client = self._connect(system)
             connected.append(client)
-            client.fill(keys[member])
+            if what == "batches":
+                client.set_all(keys[member])
+            else:
+                call = client.send if what == "storm" else client.set
+                for key in keys[member]:
+                    call(key)
             client.wait_for_all(name, size)
 
         return [run_crowd(size, task)]
