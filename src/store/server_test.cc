@@ -32,8 +32,8 @@ TEST(StoreServerTest, WhoDoesNotIntroduceItselfIsHungUpOn) {
   const TimePoint start = now();
   std::vector<os::Fd> clients;
   // Silence, half of our hello, half of torch's.
-  for (const std::string_view said : {std::string_view(), std::string_view("TBUS"),
-                                      std::string_view("\0\xCE", 2)}) {
+  for (const std::string_view said :
+       {std::string_view(), std::string_view("TBUS"), std::string_view("\0\xCE", 2)}) {
     clients.push_back(os::connect_tcp("127.0.0.1", server.port(), Deadline::after(5s), nullptr));
     ASSERT_EQ(::send(clients.back().get(), said.data(), said.size(), MSG_NOSIGNAL),
               static_cast<ssize_t>(said.size()));
