@@ -111,9 +111,9 @@ class Measurements {
     return times;
   }
 
-  // storm|acknowledged|batches SYSTEM NAME CLIENTS KEYS: all connect, set KEYS keys each and wait for
-  // everybody's last. One call per key, whose answer is or is not waited for (here it always is), or
-  // one call for all.
+  // storm|acknowledged|batches SYSTEM NAME CLIENTS KEYS: all connect, set KEYS keys each and wait
+  // for everybody's last. One call per key, whose answer is or is not waited for (here it always
+  // is), or one call for all.
   Nanoseconds storm(const std::string& what, const std::string& system, std::istream& line) {
     std::string name;
     std::size_t size = 0;

@@ -84,7 +84,9 @@ Condition read_condition(Decoder& body) {
   return condition;
 }
 
-std::uint64_t fingerprint(std::string_view value) { return XXH3_64bits(value.data(), value.size()); }
+std::uint64_t fingerprint(std::string_view value) {
+  return XXH3_64bits(value.data(), value.size());
+}
 
 void write(Encoder& reply, const WatchedKey& watched) {
   reply.string(watched.key).integer(watched.revision).integer(watched.fingerprint);

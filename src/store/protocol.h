@@ -95,8 +95,8 @@ std::string set_body(std::span<const Entry> entries, std::uint64_t lease);
 std::string condition_body(const Condition& condition);
 Condition read_condition(Decoder& body);
 
-// One key in the reply to a watch. The fingerprint stands for its value, which is sent only if it is
-// newer than the revision that the watcher knows.
+// One key in the reply to a watch. The fingerprint stands for its value, which is sent only if it
+// is newer than the revision that the watcher knows.
 struct WatchedKey {
   std::string_view key;
   std::uint64_t revision = 0;

@@ -95,9 +95,9 @@ void RemoteStore::synchronise(WatchState& watch, Decoder reply) {
   for (const WatchedKey& key : read_watched_keys(reply)) {
     const auto known = watch.known.find(key.key);
     // Another server's revisions say nothing about ours, its values do.
-    const bool changed = watch.revision != 0 ? key.revision > watch.revision
-                                             : known == watch.known.end() ||
-                                                   known->second != key.fingerprint;
+    const bool changed = watch.revision != 0
+                             ? key.revision > watch.revision
+                             : known == watch.known.end() || known->second != key.fingerprint;
     present.emplace(key.key, key.fingerprint);
     if (report && changed) {
       watch.events.push_back(
