@@ -1,6 +1,12 @@
 // Memory that is taken back: gates, dropped regions, words.
 #include <gtest/gtest.h>
 
+#include <algorithm>
+#include <atomic>
+#include <random>
+#include <thread>
+
+#include "base/config.h"
 #include "fabric/conformance.h"
 
 namespace tensorbus::fabric {
@@ -69,6 +75,50 @@ TEST_P(FabricTest, AWordIsSwappedOnceAndOnlyWhileTheGateIsOpen) {
   EXPECT_EQ(swap(18, 20).status.code, Code::withdrawn);
   EXPECT_EQ(word.value->load(), 18u);
   EXPECT_EQ(second.value->load(), 99u);
+}
+
+// The owner of the memory takes it back and rewrites it whenever it likes, on a thread of its own,
+// and asks nobody. A read that is called ok is of one round, the one of its ticket.
+TEST_P(FabricTest, ReadsAreNeverTornByAnOwnerThatRewrites) {
+#ifdef __SANITIZE_THREAD__
+  GTEST_SKIP() << "the race is what this is about";
+#endif
+  const int rounds = config::variable("TENSORBUS_TEST_LONG") ? 50'000 : 2'000;
+  constexpr std::int64_t size = 40'000;
+  const TestTensor tensor = new_tensor(Dtype::int64, {size});
+  const TestTensor target = new_tensor(Dtype::int64, {size});
+  auto* const written = reinterpret_cast<std::uint64_t*>(tensor.memory.get());
+  const auto* const read_back = reinterpret_cast<const std::uint64_t*>(target.memory.get());
+  const auto region = owner_->expose(views({tensor}));
+  Source source = attach(reader_, connect(), *region);
+  std::atomic<std::uint64_t> offered{0};
+  std::jthread writer([&](const std::stop_token& stop) {
+    std::mt19937 random(2);
+    for (std::uint64_t round = 1; !stop.stop_requested(); ++round) {
+      region->gate().move_to(round);
+      std::fill_n(written, size, round);
+      offered.store(round, std::memory_order_release);
+      const Deadline pause = Deadline::after(std::chrono::microseconds(random() % 1500));
+      while (!pause.expired() && !stop.stop_requested()) {
+      }
+    }
+  });
+  int whole_ones = 0;
+  int withdrawn = 0;
+  const Deadline patience = Deadline::after(std::chrono::seconds(100));
+  for (int i = 0; i < rounds || whole_ones < 50 || withdrawn < 50; ++i) {
+    ASSERT_FALSE(patience.expired()) << whole_ones << " whole, " << withdrawn << " withdrawn";
+    source.ticket = offered.load(std::memory_order_acquire);
+    const Completion done = read(reader_, whole(source, {target}));
+    reader_.completions.clear();
+    if (!done.status.ok()) {
+      ASSERT_EQ(done.status.code, Code::withdrawn) << done.status.message;
+      ++withdrawn;
+      continue;
+    }
+    ++whole_ones;
+    ASSERT_EQ(std::count(read_back, read_back + size, source.ticket), size) << "torn";
+  }
 }
 
 }  // namespace

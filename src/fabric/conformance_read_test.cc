@@ -212,6 +212,63 @@ TEST_P(FabricTest, CancelAtAnyMomentEndsARead) {
   reader_->cancel(next_id());
 }
 
+// Several at once, some ended by their deadline; what is not cancelled is whole, and nothing is
+// written after a completion.
+TEST_P(FabricTest, ReadsThatAreCancelledAtRandomHarmNoOthers) {
+  constexpr std::int64_t size = 700'000;
+  const TestTensor tensor = new_tensor(Dtype::int8, {size});
+  std::memset(tensor.memory.get(), 9, tensor.bytes());
+  const auto region = owner_->expose(views({tensor}));
+  const Source source = attach(reader_, connect(), *region);
+  struct Running {
+    OpId id;
+    TestTensor target;
+  };
+  std::vector<Running> running;
+  std::vector<TestTensor> left;  // with zeros in them since their reads were cancelled
+  std::size_t whole_ones = 0;
+  std::size_t cancelled = 0;
+  const auto reap = [&](const Running& read) {
+    const Completion* done = reader_.completion(read.id);
+    if (done == nullptr) return false;
+    if (done->status.ok()) {
+      ++whole_ones;
+      expect_equal(read.target, tensor);
+    } else {
+      ++cancelled;
+      EXPECT_TRUE(done->status.code == Code::cancelled || done->status.code == Code::timeout)
+          << done->status.message;
+      std::memset(read.target.memory.get(), 0, read.target.bytes());
+      left.push_back(read.target);
+    }
+    return true;
+  };
+  for (int step = 0; step < 600; ++step) {
+    if (running.size() < 4) {
+      Running next{next_id(), new_tensor(Dtype::int8, {size})};
+      const Deadline deadline =
+          random_() % 5 == 0 ? Deadline::after(std::chrono::microseconds(random_() % 500)) : never;
+      reader_->read(whole(source, {next.target}), next.id, deadline);
+      running.push_back(std::move(next));
+    }
+    if (random_() % 3 == 0) reader_->cancel(running[random_() % running.size()].id);
+    for (std::size_t polls = random_() % 4; polls > 0; --polls) poll();
+    std::erase_if(running, reap);
+    reader_.completions.clear();
+    if (left.size() > 20) {
+      const TestTensor zeros = new_tensor(Dtype::int8, {size});
+      for (const TestTensor& target : left) expect_equal(target, zeros);
+      left.clear();
+    }
+  }
+  until([&] {
+    std::erase_if(running, reap);
+    return running.empty();
+  });
+  EXPECT_GT(whole_ones, 20u);
+  EXPECT_GT(cancelled, 20u);
+}
+
 TEST_P(FabricTest, ADeadlineEndsARead) {
   const TestTensor tensor = new_tensor(Dtype::int8, {4'000'000});
   const TestTensor target = new_tensor(Dtype::int8, {4'000'000});
