@@ -1,0 +1,27 @@
+// Random lies of a process that was let in. The libFuzzer target of the same kind looks further.
+#include "fabric/shm_liar.h"
+
+#include <gtest/gtest.h>
+
+#include "base/config.h"
+#include "fabric/shm_fabric.h"
+
+namespace tensorbus::fabric {
+namespace {
+
+TEST(ShmLiarTest, ABrokenPeerHarmsNobodyElse) {
+  for (const bool read_process_memory : {true, false}) {
+    Victim victim(make_shm_fabric({"victim", "secret", nullptr, read_process_memory}),
+                  make_shm_fabric({"friend", "", nullptr, read_process_memory}));
+    std::mt19937_64 random(7);
+    const int liars = config::variable("TENSORBUS_TEST_LONG") ? 10'000 : 150;
+    for (int i = 0; i < liars; ++i) {
+      SCOPED_TRACE(i);
+      ASSERT_NO_THROW(lie_through_shm(victim, random_bytes(random, 20 + random() % 400)));
+    }
+    EXPECT_GT(victim.believed, 5u) << "it tells no good lies";
+  }
+}
+
+}  // namespace
+}  // namespace tensorbus::fabric
