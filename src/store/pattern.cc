@@ -1,5 +1,6 @@
 #include "store/pattern.h"
 
+#include <algorithm>
 #include <cstddef>
 
 namespace tensorbus::store {
@@ -101,6 +102,28 @@ bool matches(std::string_view pattern, std::string_view key) noexcept {
 
 std::string_view literal_prefix(std::string_view pattern) noexcept {
   return pattern.substr(0, pattern.find_first_of("*?["));
+}
+
+Pattern::Pattern(std::string text)
+    : text_(std::move(text)), prefix_(literal_prefix(text_).size()), suffix_(text_.size()) {
+  // A star inside of [..] is none.
+  if (text_.find('[') != std::string::npos) return;
+  const std::size_t last = text_.find_last_of("*?");
+  if (last == std::string::npos || text_[last] != '*') return;
+  suffix_ = last + 1;
+  // Bytes that are no ASCII may be parts of characters.
+  is_one_star_ = last == prefix_ && std::ranges::all_of(text_, [](char c) {
+                   return static_cast<unsigned char>(c) < 0x80;
+                 });
+}
+
+bool Pattern::matches(std::string_view key) const noexcept {
+  const std::string_view begin = prefix();
+  const std::string_view end = suffix();
+  if (key.size() < begin.size() + end.size() || !key.starts_with(begin) || !key.ends_with(end)) {
+    return false;
+  }
+  return is_one_star_ || store::matches(text_, key);
 }
 
 }  // namespace tensorbus::store

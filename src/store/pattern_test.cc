@@ -42,9 +42,32 @@ TEST(Pattern, AgreesWithTheSystemOnRandomPatterns) {
     const std::string key = word(key_alphabet, 6);
     const bool expected = ::fnmatch(pattern.c_str(), key.c_str(), FNM_NOESCAPE) == 0;
     ASSERT_EQ(matches(pattern, key), expected) << pattern << " against " << key;
+    ASSERT_EQ(Pattern(pattern).matches(key), expected) << pattern << " against " << key;
     matched += expected;
   }
   EXPECT_GT(matched, 1000);
+}
+
+TEST(Pattern, PartsOfCharactersAreNoCharacters) {
+  std::mt19937 random(8);
+  // An e with an accent is the two bytes in the middle.
+  const std::string alphabet = "a*\xC3\xA9?";
+  const auto word = [&](std::size_t letters) {
+    std::string made(random() % 6, ' ');
+    for (char& c : made) c = alphabet[random() % letters];
+    return made;
+  };
+  int matched = 0;
+  for (int i = 0; i < 100'000; ++i) {
+    const std::string pattern = word(5);
+    const std::string key = word(4);
+    const bool expected = matches(pattern, key);
+    ASSERT_EQ(Pattern(pattern).matches(key), expected) << pattern << " against " << key;
+    matched += expected;
+  }
+  EXPECT_GT(matched, 1000);
+  EXPECT_FALSE(Pattern("*\xA9").matches("\xC3\xA9"));
+  EXPECT_FALSE(Pattern("\xC3*").matches("\xC3\xA9"));
 }
 
 TEST(Pattern, ManyStarsTakeNoExponentialTime) {

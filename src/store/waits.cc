@@ -4,13 +4,14 @@
 
 #include <algorithm>
 
-#include "store/pattern.h"
-
 namespace tensorbus::store {
 namespace {
 
 // As many as a person reads.
 constexpr std::size_t most_named = 8;
+// Sets of matches that are kept up to date although nobody waits, and how large they may be.
+constexpr std::size_t most_idle = 4;
+constexpr std::size_t largest_idle = 16'384;
 
 std::string shown_key(std::string_view key) {
   // On the wire users' keys start with a "/" that users never wrote.
@@ -65,19 +66,29 @@ std::optional<WaitResult> Waits::add_keys(std::unique_ptr<KeyWait> wait) {
 
 Waits::Group& Waits::group_for(const Condition& condition) {
   auto& slot = groups_[{condition.key, condition.value}];
-  if (slot == nullptr) {
-    slot = std::make_unique<Group>(Group{condition.key, condition.value, {}, {}});
-    const std::string_view prefix = literal_prefix(condition.key);
-    const auto& records = table_.records();
-    for (auto at = records.lower_bound(prefix);
-         at != records.end() && at->first.starts_with(prefix); ++at) {
-      if (matches(condition.key, at->first) &&
-          (!condition.value || at->second.value == *condition.value)) {
-        slot->matching.insert(at->first);
-      }
+  if (slot != nullptr) {
+    std::erase(idle_, slot.get());
+    return *slot;
+  }
+  slot = std::make_unique<Group>(Group{Pattern(condition.key), condition.value, {}, {}});
+  const std::string_view prefix = slot->pattern.prefix();
+  const auto& records = table_.records();
+  for (auto at = records.lower_bound(prefix); at != records.end() && at->first.starts_with(prefix);
+       ++at) {
+    if (slot->pattern.matches(at->first) &&
+        (!condition.value || at->second.value == *condition.value)) {
+      slot->matching.insert(slot->matching.end(), at->first);
     }
   }
   return *slot;
+}
+
+void Waits::retire(Group& group) {
+  idle_.push_back(&group);
+  if (idle_.size() <= most_idle && group.matching.size() <= largest_idle) return;
+  Group* gone = group.matching.size() > largest_idle ? &group : idle_.front();
+  std::erase(idle_, gone);
+  groups_.erase({gone->pattern.text(), gone->value});
 }
 
 std::optional<WaitResult> Waits::add(Ticket ticket, const Condition& condition) {
@@ -91,7 +102,7 @@ std::optional<WaitResult> Waits::add(Ticket ticket, const Condition& condition) 
   Group& group = group_for(condition);
   if (group.matching.size() >= condition.count) {
     WaitResult result = result_of(group, condition.count);
-    if (group.waiters.empty()) groups_.erase({condition.key, condition.value});
+    if (group.waiters.empty()) retire(group);
     return result;
   }
   group.waiters.emplace(condition.count, ticket);
@@ -162,11 +173,11 @@ std::vector<Waits::Ready> Waits::after_change(const Table::Changed& changed) {
     if (groups_.empty()) continue;
     const Record* record = table_.find(key);
     for (const auto& [_, group] : groups_) {
-      if (!matches(group->pattern, key)) continue;
+      if (!group->pattern.matches(key)) continue;
       const bool now = record != nullptr && (!group->value || record->value == *group->value);
       if (!now) {
         group->matching.erase(key);
-      } else if (group->matching.insert(key).second) {
+      } else if (group->matching.insert(key).second && !group->waiters.empty()) {
         touched_groups.insert(group.get());
       }
     }
@@ -191,14 +202,14 @@ std::vector<Waits::Ready> Waits::after_change(const Table::Changed& changed) {
       by_ticket_.erase(waiter->second);
     }
     group->waiters.erase(group->waiters.begin(), end);
-    if (group->waiters.empty()) groups_.erase({group->pattern, group->value});
+    if (group->waiters.empty()) retire(*group);
   }
   return ready;
 }
 
 std::string Waits::missing_in(const Group& group, std::size_t count) const {
-  std::string text =
-      fmt::format("{} of {} keys match {}", group.matching.size(), count, shown_key(group.pattern));
+  std::string text = fmt::format("{} of {} keys match {}", group.matching.size(), count,
+                                 shown_key(group.pattern.text()));
   if (group.value) text += fmt::format(" with value \"{}\"", group.value->substr(0, 40));
   std::size_t named = 0;
   for (const std::string& key : group.matching) {
@@ -212,11 +223,11 @@ std::string Waits::missing_in(const Group& group, std::size_t count) const {
   if (!group.value) return text;
   // Keys with another value are the usual reason; say so.
   named = 0;
-  const std::string_view prefix = literal_prefix(group.pattern);
+  const std::string_view prefix = group.pattern.prefix();
   const auto& records = table_.records();
   for (auto at = records.lower_bound(prefix);
        at != records.end() && at->first.starts_with(prefix) && named < most_named; ++at) {
-    if (!matches(group.pattern, at->first) || at->second.value == *group.value) continue;
+    if (!group.pattern.matches(at->first) || at->second.value == *group.value) continue;
     text += named++ == 0 ? "; with another value: " : ", ";
     text += shown_key(at->first);
   }
@@ -250,7 +261,7 @@ std::optional<std::string> Waits::remove(Ticket ticket) {
     const auto [begin, end] = group->waiters.equal_range(found->second.count);
     group->waiters.erase(
         std::find_if(begin, end, [&](const auto& waiter) { return waiter.second == ticket; }));
-    if (group->waiters.empty()) groups_.erase({group->pattern, group->value});
+    if (group->waiters.empty()) retire(*group);
   }
   by_ticket_.erase(found);
   return missing;

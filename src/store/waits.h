@@ -1,6 +1,7 @@
 // Waits for conditions, kept up to date with each change, so that a change costs what it touches
-// and not what is waited for. Equal pattern conditions share one set of matches. Pure, like the
-// table.
+// and not what is waited for. Equal pattern conditions share one set of matches, which is kept a
+// while when nobody waits for it any more: the next member of a crowd does not search again. Pure,
+// like the table.
 #pragma once
 
 #include <map>
@@ -12,6 +13,7 @@
 #include <utility>
 #include <vector>
 
+#include "store/pattern.h"
 #include "store/table.h"
 
 namespace tensorbus::store {
@@ -56,7 +58,7 @@ class Waits {
   };
   // All waits for one pattern and value.
   struct Group {
-    std::string pattern;
+    Pattern pattern;
     std::optional<std::string> value;
     std::set<std::string, std::less<>> matching;
     std::multimap<std::size_t, Ticket> waiters;  // by the count they wait for
@@ -72,10 +74,13 @@ class Waits {
   void promise(const KeyWait& wait);
   void recheck(KeyWait& wait) const;
   Group& group_for(const Condition& condition);
+  // Nobody waits for it any more.
+  void retire(Group& group);
   std::string missing_in(const Group& group, std::size_t count) const;
 
   const Table& table_;
   std::map<GroupKey, std::unique_ptr<Group>> groups_;
+  std::vector<Group*> idle_;  // those without waiters, oldest first
   std::unordered_map<std::string, std::vector<Place>> by_key_;
   struct Owner {
     std::unique_ptr<KeyWait> keys;

@@ -79,6 +79,38 @@ TEST_F(WaitsTest, ResultsAreSortedAndCut) {
   EXPECT_THAT(ready[1].result.keys, ElementsAre("/a", "/b", "/c"));
 }
 
+// proves: K5
+TEST_F(WaitsTest, APatternThatWasWaitedForBeforeSeesWhatChangedSince) {
+  set({{"/r/0", "1"}});
+  EXPECT_THAT(waits.add(1, pattern("/r/*", 1))->keys, ElementsAre("/r/0"));
+  set({{"/r/1", "1"}, {"/s", ""}});
+  EXPECT_THAT(waits.add(2, pattern("/r/*", 2))->keys, ElementsAre("/r/0", "/r/1"));
+  erase("/r/0");
+  EXPECT_THAT(waits.add(3, pattern("/r/*", 1))->keys, ElementsAre("/r/1"));
+  EXPECT_FALSE(waits.add(4, pattern("/r/*", 2)));
+  EXPECT_THAT(*waits.remove(4), HasSubstr("1 of 2"));
+  EXPECT_FALSE(waits.add(5, pattern("/r/*", 2)));
+  EXPECT_THAT(set({{"/r/2", ""}}), ElementsAre(5));
+  EXPECT_EQ(waits.size(), 0U);
+}
+
+TEST_F(WaitsTest, ManyPatternsOneAfterTheOtherAreAnswered) {
+  const auto name = [](int number) { return "/" + std::to_string(number) + "/*"; };
+  for (int number = 0; number < 50; ++number) {
+    EXPECT_FALSE(waits.add(1, pattern(name(number), 1)));
+    const std::string key = "/" + std::to_string(number) + "/x";
+    EXPECT_THAT(set({{key, ""}}), ElementsAre(1));
+    EXPECT_TRUE(waits.add(2, pattern(name(number / 2), 1)));
+  }
+  // Many that one change ends together.
+  for (int number = 0; number < 50; ++number) {
+    const auto ticket = static_cast<Ticket>(number);
+    EXPECT_FALSE(waits.add(ticket, pattern("/all" + std::string(number, '*'), 1)));
+  }
+  EXPECT_THAT(set({{"/all", ""}}), SizeIs(50));
+  EXPECT_EQ(waits.size(), 0U);
+}
+
 TEST_F(WaitsTest, AnEndedWaitSaysWhatIsMissing) {
   set({{"/r/0", "1"}, {"/r/1", "0"}});
   waits.add(1, pattern("/r/*", 3, "1"));
