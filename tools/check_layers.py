@@ -34,6 +34,21 @@ PUBLIC_HEADERS = {
     "layout.h": "tensor",
     "plan.h": "plan",
 }
+# Client and agent may run in two processes: what they share is the channel.
+CLIENT_SIDE = {"bus/client.h", "bus/transfer.h"}
+AGENT_SIDE = {
+    "bus/agent.h",
+    "bus/batch.h",
+    "bus/catalog.h",
+    "bus/directory.h",
+    "bus/links.h",
+    "bus/match.h",
+    "bus/pair.h",
+    "bus/reader.h",
+    "bus/recv.h",
+    "bus/source.h",
+    "bus/state.h",
+}
 INCLUDE = re.compile(r'^\s*#\s*include\s+"([^"]+)"', re.MULTILINE)
 CLOCK = re.compile(
     r"_clock::now|\bclock_gettime\b|\bgettimeofday\b|\bstd::time\b|\btime\(nullptr\)|__rdtsc"
@@ -69,6 +84,14 @@ def problems_of(path: Path) -> list[str]:
         used = layer_of_include(name)
         if used is not None and used != layer and used not in MAY_USE[layer]:
             found.append(f'{where}: layer "{layer}" may not use "{used}" (includes {name})')
+    own = f"{path.parent.name}/{path.stem}.h"
+    for side, other in ((CLIENT_SIDE, AGENT_SIDE), (AGENT_SIDE, CLIENT_SIDE)):
+        if own in side:
+            found += [
+                f"{where}: client and agent share only the channel (includes {name})"
+                for name in INCLUDE.findall(text)
+                if name in other
+            ]
     code = COMMENT.sub("", text)
     if layer != "base" and CLOCK.search(code):
         found.append(f"{where}: reads a clock; only base may (use base/clock.h)")

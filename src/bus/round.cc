@@ -73,10 +73,11 @@ Outcome send_outcome(std::int64_t round, const std::map<Rank, Ending>& endings, 
                                   "round runs without it",
                                   round, fmt::join(outcome.lost, ", "))};
   } else {
-    outcome.status = {Code::failed,
-                      fmt::format("round {}: reader rank {} did not read it (it went on to a later "
-                                  "round, which another sender had opened)",
-                                  round, fmt::join(failed, ", "))};
+    outcome.status = {
+        Code::failed,
+        fmt::format("round {}: reader rank {} did not read it: another of its senders "
+                    "had withdrawn the round (or both sides were sending)",
+                    round, fmt::join(failed, ", "))};
   }
   return outcome;
 }

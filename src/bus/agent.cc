@@ -1,0 +1,256 @@
+#include "bus/agent.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+
+#include "base/clock.h"
+#include "base/log.h"
+#include "bus/packed.h"
+
+namespace tensorbus::bus {
+namespace {
+
+constexpr Duration heartbeat_every = std::chrono::seconds(1);
+// A peer that asks for more is not one of ours.
+constexpr std::size_t most_held = 65'536;
+
+}  // namespace
+
+Agent::Agent(AgentParts parts, AgentOptions options)
+    : parts_(std::move(parts)),
+      options_(std::move(options)),
+      links_(parts_.fabric, parts_.secret),
+      context_{options_.rank,    parts_.fabric, links_,         operations_,
+               parts_.directory, catalog_,      parts_.channel, parts_.random} {}
+
+Agent::~Agent() = default;
+
+void Agent::step(TimePoint now) {
+  context_.now = now;
+  for (const DirectoryEvent& event : parts_.directory.poll()) take(event);
+  for (const fabric::Event& event : parts_.fabric.poll()) take(event);
+  for (const ChannelEvent& event : parts_.channel.poll()) take(event);
+  links_.flush();
+
+  if (std::exchange(changed_pairs_, false)) {
+    std::vector<End> ends;
+    for (const auto& [end, here] : pairs_) ends.push_back(end);
+    for (const End& end : ends) assess_pair(end);
+    for (const auto& [key, batch] : batches_) changed_.insert(key.first);
+    for (const Submission& submission : std::exchange(deferred_, {})) dispatch(submission);
+  }
+  if (const auto changed = std::exchange(changed_, {}); !changed.empty()) {
+    for (const auto& [key, batch] : batches_) {
+      if (changed.contains(key.first)) batch->update();
+    }
+    retry_subscribes();
+  }
+  for (auto& [end, here] : pairs_) end_waiting(here);
+  std::erase_if(deferred_, [&](const Submission& each) {
+    if (each.deadline.at() > now) return false;
+    fail(each.id, {Code::timeout, "the pair that it names was not ready in time"});
+    return true;
+  });
+  for (const auto& [key, batch] : batches_) batch->step();
+  for (auto each = batches_.begin(); each != batches_.end();) {
+    each = each->second->over() ? batches_.erase(each) : std::next(each);
+  }
+  for (const auto& batch : ending_) batch->step();
+  std::erase_if(ending_, [](const auto& batch) { return batch->over(); });
+  if (now >= next_beat_) beat();
+}
+
+void Agent::fail(CommandId id, const Status& why) {
+  Outcome outcome;
+  outcome.status = why;
+  parts_.channel.complete(id, outcome);
+}
+
+void Agent::take(const ChannelEvent& event) {
+  if (const auto* submission = std::get_if<Submission>(&event)) {
+    dispatch(*submission);
+  } else if (const auto* cancelled = std::get_if<Cancelled>(&event)) {
+    for (auto& [end, here] : pairs_) {
+      if (std::erase_if(here.waiting,
+                        [&](const auto& each) { return each.first == cancelled->id; }) > 0) {
+        fail(cancelled->id, cancelled->reason);
+        const End ended = end;
+        if (!here.established && here.waiting.empty()) drop_pair(ended, here.session);
+        return;
+      }
+    }
+    if (std::erase_if(deferred_, [&](const auto& each) { return each.id == cancelled->id; }) > 0) {
+      return fail(cancelled->id, cancelled->reason);
+    }
+    for (const auto& [key, batch] : batches_) {
+      if (batch->cancel(cancelled->id, cancelled->reason)) return;
+    }
+    for (const auto& batch : ending_) {
+      if (batch->cancel(cancelled->id, cancelled->reason)) return;
+    }
+  } else if (const auto* up = std::get_if<SessionUp>(&event)) {
+    incarnation(up->session);
+  } else if (const auto* lost = std::get_if<SessionLost>(&event)) {
+    end_session(lost->session, lost->reason.ok() ? Status{Code::cancelled, "the client was closed"}
+                                                 : lost->reason);
+  }
+}
+
+void Agent::dispatch(const Submission& submission) {
+  try {
+    if (closing_) throw Error(Code::cancelled, "the agent stops");
+    if (const auto* pair = std::get_if<InitPair>(&submission.command)) {
+      init_pair(submission, *pair);
+    } else if (const auto* batch = std::get_if<RegisterBatch>(&submission.command)) {
+      register_batch(submission, *batch);
+    } else if (const auto* moved = std::get_if<Transfer>(&submission.command)) {
+      transfer(submission, *moved);
+    } else if (const auto* asked = std::get_if<QuerySignal>(&submission.command)) {
+      query(submission, *asked);
+    } else if (const auto* closed = std::get_if<CloseBatch>(&submission.command)) {
+      close_batch(submission, *closed);
+    }
+  } catch (...) {
+    fail(submission.id, current_exception_status());
+  }
+}
+
+void Agent::take(const DirectoryEvent& event) {
+  if (const auto* changed = std::get_if<Changed>(&event)) {
+    const auto key = catalog_.apply(*changed);
+    if (!key) return;
+    if (std::holds_alternative<PairKey>(*key)) changed_pairs_ = true;
+    if (const auto* batch = std::get_if<BatchKey>(&*key)) changed_.insert(batch->batch);
+    if (const auto* generation = std::get_if<GenerationKey>(&*key)) {
+      changed_.insert(generation->batch);
+    }
+  } else if (const auto* lost = std::get_if<LeaseLost>(&event)) {
+    log::warn("bus: rank {} was taken for dead: {}; it joins anew", rank(), lost->reason.message);
+    lease_lost();
+  } else if (const auto* reachable = std::get_if<Reachable>(&event)) {
+    unreachable_ = reachable->status;
+    if (unreachable_.ok()) {
+      log::info("bus: rank {} reaches the store again", rank());
+    } else {
+      log::warn("bus: rank {}: the store cannot be reached: {}", rank(), unreachable_.message);
+    }
+  }
+}
+
+void Agent::take(const fabric::Event& event) {
+  if (const auto* done = std::get_if<fabric::Completion>(&event)) {
+    operations_.finish(*done);
+  } else if (const auto* message = std::get_if<fabric::Message>(&event)) {
+    const auto read = links_.on_message(*message);
+    if (!read) return;
+    const auto& [link, said] = *read;
+    log::trace("bus: rank {} hears {} from {}", rank(), name_of(said.body),
+               to_string(link->peer()->identity()));
+    if (std::holds_alternative<Subscribe>(said.body)) return take_subscribe(link, said);
+    if (std::holds_alternative<Leave>(said.body)) {
+      std::erase_if(held_, [&](const Held& held) {
+        return held.link == link && held.message.serial == said.serial;
+      });
+    }
+    for (const auto& [key, batch] : batches_) batch->on_message(link, said);
+  } else if (const auto* up = std::get_if<fabric::PeerUp>(&event)) {
+    const LinkPtr link = links_.on_up(*up);
+    for (const auto& [key, batch] : batches_) batch->on_up(link);
+  } else if (const auto* lost = std::get_if<fabric::PeerLost>(&event)) {
+    const LinkPtr link = links_.on_lost(*lost);
+    if (link == nullptr) return;
+    log::debug("bus: rank {} has lost {}: {}", rank(), to_string(lost->peer->identity()),
+               lost->reason.message);
+    std::erase_if(held_, [&](const Held& held) { return held.link == link; });
+    for (const auto& [key, batch] : batches_) batch->on_lost(link, lost->reason);
+    for (const auto& batch : ending_) batch->on_lost(link, lost->reason);
+  }
+}
+
+void Agent::take_subscribe(const LinkPtr& link, const AgentMessage& message) {
+  for (const auto& [key, batch] : batches_) {
+    if (batch->subscribe(link, message) == Batch::Taken::done) return;
+  }
+  if (held_.size() < most_held) held_.push_back({link, message});
+}
+
+void Agent::retry_subscribes() {
+  for (const Held& held : std::exchange(held_, {})) take_subscribe(held.link, held.message);
+}
+
+std::uint64_t Agent::incarnation(std::uint64_t session) {
+  const auto [at, fresh] = sessions_.try_emplace(session);
+  if (fresh) at->second = parts_.random();
+  return at->second;
+}
+
+void Agent::lease_lost() {
+  for (auto& [session, incarnation] : sessions_) incarnation = parts_.random();
+  for (const auto& [end, here] : pairs_) publish(here, "");
+  for (const auto& [key, batch] : batches_) {
+    batch->publish_as(incarnation(batch->session()));
+    changed_.insert(key.first);
+  }
+}
+
+void Agent::end_session(std::uint64_t session, const Status& why) {
+  std::erase_if(deferred_, [&](const Submission& each) {
+    if (each.id.session != session) return false;
+    fail(each.id, why);
+    return true;
+  });
+  for (const auto& [key, batch] : batches_) {
+    if (batch->session() == session) batch->close(std::nullopt, why);
+  }
+  std::vector<End> ends;
+  for (auto& [end, here] : pairs_) {
+    std::erase_if(here.waiting, [&](const auto& each) {
+      if (each.first.session != session) return false;
+      fail(each.first, why);
+      return true;
+    });
+    ends.push_back(end);
+  }
+  for (const End& end : ends) drop_pair(end, session);
+  sessions_.erase(session);
+}
+
+void Agent::beat() {
+  next_beat_ = context_.now + heartbeat_every;
+  std::string current;
+  for (const auto& [key, batch] : batches_) {
+    if (current.empty()) current = batch->current();
+  }
+  parts_.state.put("heartbeat", pack(Json::array({wall_clock_ns(), options_.space, current})));
+}
+
+bool Agent::arm() {
+  return parts_.channel.arm() && parts_.directory.arm() && !links_.waiting() && parts_.fabric.arm();
+}
+
+std::array<int, 3> Agent::fds() const noexcept {
+  return {parts_.channel.fd(), parts_.directory.fd(), parts_.fabric.fd()};
+}
+
+TimePoint Agent::wake_at() const {
+  TimePoint at = std::min(next_beat_, parts_.fabric.wake_at());
+  for (const auto& [end, here] : pairs_) {
+    for (const auto& [id, deadline] : here.waiting) at = std::min(at, deadline.at());
+  }
+  for (const Submission& each : deferred_) at = std::min(at, each.deadline.at());
+  for (const auto& [key, batch] : batches_) at = std::min(at, batch->wake_at());
+  return at;
+}
+
+void Agent::close() {
+  closing_ = true;
+  const Status why{Code::cancelled, "the agent stops"};
+  std::vector<std::uint64_t> sessions;
+  for (const auto& [session, incarnation] : sessions_) sessions.push_back(session);
+  for (const std::uint64_t session : sessions) end_session(session, why);
+}
+
+bool Agent::over() const { return closing_ && batches_.empty() && ending_.empty(); }
+
+}  // namespace tensorbus::bus

@@ -1,0 +1,123 @@
+// The agent of one rank: takes commands from its workers, finds the other agents in the store and
+// moves tensors with them. One thread owns it; step() never waits.
+#pragma once
+
+#include <array>
+#include <cstdint>
+#include <functional>
+#include <map>
+#include <memory>
+#include <set>
+#include <string>
+#include <vector>
+
+#include "bus/batch.h"
+#include "bus/catalog.h"
+#include "bus/channel.h"
+#include "bus/context.h"
+#include "bus/directory.h"
+#include "bus/links.h"
+#include "bus/pair.h"
+#include "bus/state.h"
+#include "fabric/fabric.h"
+
+namespace tensorbus::bus {
+
+// What an agent is given; all of it outlives the agent, none of it is shared with another.
+struct AgentParts {
+  fabric::Fabric& fabric;
+  Channel& channel;
+  Directory& directory;
+  StateStore& state;
+  std::function<std::uint64_t()> random;  // incarnations, serials
+  std::string secret;                     // what the fabrics of all agents know
+};
+
+struct AgentOptions {
+  Rank rank = 0;
+  std::string space = "default";  // the namespace, for messages and the heartbeat
+};
+
+class Agent {
+ public:
+  Agent(AgentParts parts, AgentOptions options);
+  ~Agent();
+  Agent(const Agent&) = delete;
+  Agent& operator=(const Agent&) = delete;
+
+  // Does what there is to do now. A failure of one command never leaves it.
+  void step(TimePoint now);
+
+  // To sleep: arm(); if true wait until one of fds() is readable or wake_at() has come.
+  bool arm();
+  std::array<int, 3> fds() const noexcept;
+  TimePoint wake_at() const;
+
+  // Withdraws what it has published and ends all commands as cancelled; step() until over().
+  void close();
+  bool over() const;
+
+  Rank rank() const noexcept { return context_.rank; }
+
+ private:
+  struct PairHere {
+    InitPair pair;
+    std::set<std::uint64_t> sessions;
+    std::uint64_t session = 0;  // who asked last
+    std::uint64_t attempt = 0;
+    bool established = false;
+    KnownFailures known;
+    std::vector<std::pair<CommandId, Deadline>> waiting;
+  };
+  struct Held {
+    LinkPtr link;
+    AgentMessage message;
+  };
+
+  // agent.cc
+  void take(const ChannelEvent& event);
+  void take(const fabric::Event& event);
+  void take(const DirectoryEvent& event);
+  void dispatch(const Submission& submission);
+  void fail(CommandId id, const Status& why);
+  void take_subscribe(const LinkPtr& link, const AgentMessage& message);
+  void retry_subscribes();
+  void beat();
+  void end_session(std::uint64_t session, const Status& why);
+  std::uint64_t incarnation(std::uint64_t session);
+  void lease_lost();
+  // agent_commands.cc
+  void init_pair(const Submission& submission, const InitPair& pair);
+  void register_batch(const Submission& submission, const RegisterBatch& command);
+  void transfer(const Submission& submission, const Transfer& command);
+  void query(const Submission& submission, const QuerySignal& command);
+  void close_batch(const Submission& submission, const CloseBatch& command);
+  void assess_pair(const End& end);
+  void publish(const PairHere& here, const std::string& failed);
+  void fail_pair(const End& end, const Status& why);
+  void end_waiting(PairHere& here);
+  void drop_pair(const End& end, std::uint64_t session);
+  Batch& find_batch(const std::string& batch, const std::optional<std::string>& role);
+  End local_end(const std::string& pair, const std::optional<std::string>& role) const;
+
+  AgentParts parts_;
+  AgentOptions options_;
+  Links links_;
+  Operations operations_;
+  Catalog catalog_;
+  Context context_;
+
+  std::map<std::uint64_t, std::uint64_t> sessions_;  // and their incarnations
+  std::map<End, PairHere> pairs_;
+  std::map<std::pair<std::string, std::string>, std::unique_ptr<Batch>> batches_;  // id, side
+  std::vector<std::unique_ptr<Batch>> ending_;  // replaced or closed, not over yet
+  std::vector<Submission> deferred_;            // name a pair that is not ready yet
+  std::vector<Held> held_;                      // subscriptions that cannot be answered yet
+  std::set<std::string> changed_;               // batches whose records changed
+  bool changed_pairs_ = false;
+  Status unreachable_;  // the store
+  TimePoint next_beat_{};
+  bool closing_ = false;
+};
+
+}  // namespace tensorbus::bus

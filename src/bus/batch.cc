@@ -1,0 +1,348 @@
+#include "bus/batch.h"
+
+#include <fmt/format.h>
+#include <fmt/ranges.h>
+
+#include <algorithm>
+
+#include "base/log.h"
+
+namespace tensorbus::bus {
+
+Batch::Batch(Context& context, BatchKey key, std::uint64_t session, BatchMember record,
+             std::shared_ptr<Loan> loan)
+    : context_(context),
+      key_(std::move(key)),
+      session_(session),
+      record_(std::move(record)),
+      loan_(std::move(loan)),
+      known_(context.catalog.failed(key_.batch)) {}
+
+Batch::~Batch() = default;
+
+bool Batch::over() const noexcept {
+  return closing_ && (reader_ == nullptr || reader_->recv() == nullptr);
+}
+
+void Batch::register_for(CommandId id, Deadline deadline) {
+  registering_ = Waiting{id, deadline};
+  context_.directory.publish(to_text(key_), encode(record_));
+}
+
+void Batch::publish_as(std::uint64_t incarnation) {
+  record_.incarnation = incarnation;
+  context_.directory.publish(to_text(key_), encode(record_));
+}
+
+void Batch::complete(CommandId id, Outcome outcome) { context_.channel.complete(id, outcome); }
+
+void Batch::answer(CommandId id, Status status) {
+  Outcome outcome;
+  outcome.status = std::move(status);
+  complete(id, std::move(outcome));
+}
+
+void Batch::transfer(CommandId id, const Transfer& transfer, Deadline deadline) {
+  const bool sends = transfer.direction == Direction::send;
+  if (registering_ || closing_) {
+    return answer(id, {Code::invalid_argument,
+                       fmt::format("batch \"{}\" is not registered yet", key_.batch)});
+  }
+  if (const Status& possible = sends ? can_send_ : can_recv_; !possible.ok()) {
+    return answer(id, possible);
+  }
+  if (sends && stale()) return answer(id, stale_);
+  Queued queued{id, transfer.direction, transfer.ticket, deadline};
+  if (sends) queued.round = ++last_round_;
+  queue_.push_back(std::move(queued));
+}
+
+void Batch::query(CommandId id, const QuerySignal& query, Deadline deadline) {
+  queries_.push_back({id, query, deadline});
+  answer_queries();
+}
+
+void Batch::answer_queries() {
+  std::erase_if(queries_, [&](const Query& each) {
+    bool signal = false;
+    const bool reads = reader_ != nullptr && reader_->published(each.query.round);
+    if (each.query.round) {
+      signal = reads || (source_ != nullptr && source_->highest_opened() >= *each.query.round);
+    } else {
+      signal = reads ||
+               (source_ != nullptr && last_round_ > 0 && source_->highest_opened() == last_round_);
+    }
+    const bool late = each.deadline.at() <= context_.now;
+    if (!signal && each.query.wait && !late) return false;
+    Outcome outcome;
+    outcome.signal = signal;
+    if (!signal && each.query.wait) {
+      outcome.status = {Code::timeout,
+                        fmt::format("batch \"{}\": no round was published in time{}", key_.batch,
+                                    reader_ == nullptr || !reader_->started()
+                                        ? std::string("; this rank has not joined the senders")
+                                        : fmt::format("; rank {} has not offered one",
+                                                      fmt::join(reader_->awaited(), ", ")))};
+    }
+    complete(each.id, std::move(outcome));
+    return true;
+  });
+}
+
+void Batch::close(std::optional<CommandId> id, const Status& why) {
+  if (id) {
+    if (close_id_) {
+      answer(*id, Status{});
+    } else {
+      close_id_ = id;
+    }
+  }
+  if (closing_) return;
+  if (record_.failed.empty()) context_.directory.withdraw(to_text(key_));
+  if (registering_) answer(std::exchange(registering_, std::nullopt)->id, why);
+  if (source_ != nullptr) {
+    source_->end(why.message);
+    if (!queue_.empty() && queue_.front().running) {
+      queue_.front().why = why;
+      step_send(queue_.front());
+    }
+    source_.reset();
+  }
+  closing_ = true;
+  if (reader_ != nullptr) reader_->leave(why, std::nullopt);
+  // A recv that runs ends when its memory is free again.
+  const bool draining = reader_ != nullptr && reader_->recv() != nullptr && !queue_.empty() &&
+                        queue_.front().direction == Direction::recv;
+  while (queue_.size() > (draining ? 1u : 0u)) {
+    answer(queue_.back().id, why);
+    queue_.pop_back();
+  }
+  for (const Query& each : std::exchange(queries_, {})) answer(each.id, why);
+  region_.reset();
+  step();
+}
+
+bool Batch::cancel(CommandId id, const Status& why) {
+  if (registering_ && registering_->id == id) {
+    answer(std::exchange(registering_, std::nullopt)->id, why);
+    close(std::nullopt, why);
+    return true;
+  }
+  if (std::erase_if(queries_, [&](const Query& each) { return each.id == id; }) > 0) {
+    answer(id, why);
+    return true;
+  }
+  for (Queued& queued : queue_) {
+    if (queued.id != id) continue;
+    end_command(queued, why, false);
+    return true;
+  }
+  return false;
+}
+
+// `queued` may be gone afterwards.
+void Batch::end_command(Queued& queued, const Status& why, bool at_deadline) {
+  if (!queued.why.ok()) return;
+  const bool head = &queued == &queue_.front();
+  if (queued.running) {
+    queued.why = why;
+    source_->revoke(why.message);
+    return step_send(queued);
+  }
+  if (head && queued.direction == Direction::recv && reader_ != nullptr &&
+      reader_->recv() != nullptr) {
+    if (at_deadline) {
+      reader_->recv()->give_up(why);
+    } else {
+      reader_->recv()->end(why);
+    }
+    return step_recv(queued);
+  }
+  Outcome outcome;
+  outcome.status = why;
+  outcome.round = queued.round;
+  complete(queued.id, std::move(outcome));
+  std::erase_if(queue_, [&](const Queued& each) { return &each == &queued; });
+}
+
+void Batch::fail_queue(Direction direction, const Status& why, std::optional<Rank> lost) {
+  Outcome outcome;
+  outcome.status = why;
+  if (lost && why.code == Code::peer_lost) outcome.lost = {*lost};
+  bool first = true;
+  std::erase_if(queue_, [&](const Queued& queued) {
+    const bool busy = std::exchange(first, false) && queued.direction == Direction::recv &&
+                      reader_ != nullptr && reader_->recv() != nullptr;
+    if (queued.direction != direction || busy) return false;
+    outcome.round = queued.round;
+    complete(queued.id, outcome);
+    return true;
+  });
+}
+
+void Batch::step() {
+  expire();
+  while (!queue_.empty()) {
+    const std::size_t before = queue_.size();
+    if (queue_.front().direction == Direction::send) {
+      step_send(queue_.front());
+    } else {
+      step_recv(queue_.front());
+    }
+    if (queue_.size() == before) break;
+  }
+  if (reader_ != nullptr) {
+    if (!closing_ && reader_->idle() && reader_->retry_at() <= context_.now) {
+      reader_->retry();
+      update();
+    }
+    reader_->step(false);
+    if (queue_.empty() && reader_->recv() != nullptr && reader_->recv()->done()) {
+      reader_->finish_recv();
+    }
+  }
+  answer_queries();
+  if (registering_) check_registered();
+  if (over() && close_id_) answer(*std::exchange(close_id_, std::nullopt), Status{});
+}
+
+void Batch::step_send(Queued& send) {
+  if (!send.running) {
+    if (source_ == nullptr || closing_) return;
+    if (!loan_->gate().open(send.ticket)) {
+      Outcome outcome;
+      outcome.round = send.round;
+      outcome.status = {Code::cancelled, "the worker took its memory back before the round began"};
+      complete(send.id, std::move(outcome));
+      queue_.pop_front();
+      return;
+    }
+    source_->open(send.round, send.ticket);
+    send.running = true;
+  }
+  look_for_conflict(send);
+  auto endings = source_->finished();
+  if (!endings) return;
+  const auto both = std::ranges::find_if(
+      *endings, [](const auto& entry) { return entry.second.word.mark == Mark::conflict; });
+  if (send.why.ok() && both != endings->end()) send.why = both_send(send, both->first);
+  complete(send.id, send_outcome(send.round, *endings, send.why));
+  queue_.pop_front();
+}
+
+void Batch::look_for_conflict(Queued& send) {
+  if (!send.why.ok()) return;
+  std::optional<Rank> with = source_->in_conflict();
+  if (reader_ != nullptr && reader_->started()) {
+    for (const auto& [rank, round] : reader_->offering()) {
+      if (!source_->conflict(rank)) continue;
+      reader_->conflict(rank, round);
+      with = rank;
+    }
+  }
+  if (!with) return;
+  send.why = both_send(send, *with);
+  source_->revoke("both are sending");
+}
+
+Status Batch::both_send(const Queued& send, Rank with) const {
+  return {Code::failed,
+          fmt::format("round {} of batch \"{}\": rank {} is sending to this rank while this rank "
+                      "sends to it; one of them has to receive first",
+                      send.round, key_.batch, with)};
+}
+
+void Batch::step_recv(Queued& recv) {
+  if (reader_ == nullptr) return;
+  reader_->step(!closing_);
+  Recv* running = reader_->recv();
+  if (running == nullptr) return;
+  context_.channel.progress(recv.id, running->bytes_done(), running->bytes_total());
+  if (!running->done()) return;
+  complete(recv.id, running->outcome());
+  queue_.pop_front();
+  reader_->finish_recv();
+}
+
+std::string Batch::waits_for(const Queued& queued) const {
+  if (queued.direction == Direction::send) {
+    if (source_ == nullptr) return "the other senders, who have to register again";
+    return fmt::format("reader rank {}, which has not read", fmt::join(source_->unread(), ", "));
+  }
+  if (reader_ == nullptr || !reader_->started()) {
+    return "the senders, whom this rank has not joined" +
+           (reader_ == nullptr || reader_->trouble().empty() ? "" : ": " + reader_->trouble());
+  }
+  if (reader_->recv() != nullptr) return "bytes that are still being read";
+  return fmt::format("sender rank {}, which has not offered the round",
+                     fmt::join(reader_->awaited(), ", "));
+}
+
+void Batch::expire() {
+  if (registering_ && registering_->deadline.at() <= context_.now) {
+    const Status late{Code::timeout, fmt::format("batch \"{}\" is not registered everywhere: {}",
+                                                 key_.batch, missing_)};
+    answer(std::exchange(registering_, std::nullopt)->id, late);
+    close(std::nullopt, late);
+  }
+  for (std::size_t at = 0; at < queue_.size();) {
+    Queued& queued = queue_[at];
+    const std::size_t before = queue_.size();
+    if (queued.deadline.at() <= context_.now && queued.why.ok()) {
+      const std::string waits = at == 0 ? waits_for(queued) : "the commands before it";
+      end_command(queued,
+                  {Code::timeout, fmt::format("{} of batch \"{}\" timed out: it waited for {}",
+                                              to_string(queued.direction), key_.batch, waits)},
+                  true);
+    }
+    if (queue_.size() == before) ++at;
+  }
+}
+
+TimePoint Batch::wake_at() const {
+  TimePoint at = registering_ ? registering_->deadline.at() : TimePoint::max();
+  for (const Queued& queued : queue_) {
+    if (queued.why.ok()) at = std::min(at, queued.deadline.at());
+  }
+  for (const Query& query : queries_) at = std::min(at, query.deadline.at());
+  if (source_ != nullptr) at = std::min(at, source_->wake_at());
+  if (reader_ != nullptr && reader_->idle() && !closing_) at = std::min(at, reader_->retry_at());
+  return at;
+}
+
+void Batch::on_message(const LinkPtr& link, const AgentMessage& message) {
+  if (source_ != nullptr && source_->knows(message.serial) &&
+      message.generation == source_->generation()) {
+    source_->on_message(link, message);
+  } else if (reader_ != nullptr && reader_->knows(message.serial)) {
+    reader_->on_message(link, message);
+  }
+}
+
+void Batch::on_up(const LinkPtr& link) {
+  if (reader_ != nullptr) reader_->on_up(link);
+}
+
+void Batch::on_lost(const LinkPtr& link, const Status& why) {
+  if (source_ != nullptr) source_->on_lost(*link);
+  if (reader_ == nullptr) return;
+  const bool was_started = reader_->started();
+  reader_->on_lost(link, why);
+  // A recv that had not begun to read fails, too: the round it waits for may never come.
+  if (was_started && reader_->idle() && !queue_.empty() &&
+      queue_.front().direction == Direction::recv && reader_->recv() == nullptr) {
+    Outcome outcome;
+    outcome.status = {Code::peer_lost, reader_->trouble()};
+    outcome.lost = reader_->lost();
+    complete(queue_.front().id, std::move(outcome));
+    queue_.pop_front();
+  }
+}
+
+std::string Batch::current() const {
+  if (registering_) return fmt::format("register_tensors \"{}\"", key_.batch);
+  if (queue_.empty()) return "";
+  return fmt::format("{} of batch \"{}\"", to_string(queue_.front().direction), key_.batch);
+}
+
+}  // namespace tensorbus::bus

@@ -1,0 +1,140 @@
+// One registration of a batch at this agent: its place among the others' registrations, its two
+// ends, and the commands that wait for it. batch.cc has the commands, batch_match.cc what follows
+// from the records.
+#pragma once
+
+#include <cstdint>
+#include <deque>
+#include <map>
+#include <memory>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "bus/context.h"
+#include "bus/match.h"
+#include "bus/reader.h"
+#include "bus/source.h"
+
+namespace tensorbus::bus {
+
+class Batch {
+ public:
+  Batch(Context& context, BatchKey key, std::uint64_t session, BatchMember record,
+        std::shared_ptr<Loan> loan);
+  Batch(const Batch&) = delete;
+  Batch& operator=(const Batch&) = delete;
+  ~Batch();
+
+  const BatchKey& key() const noexcept { return key_; }
+  std::uint64_t session() const noexcept { return session_; }
+  std::uint64_t registration() const noexcept { return record_.registration; }
+  const BatchMember& record() const noexcept { return record_; }
+  bool registering() const noexcept { return registering_.has_value(); }
+  // Its senders have to register again; this one may be replaced.
+  bool stale() const noexcept { return !stale_.ok(); }
+  // Nothing of it is left to wait for.
+  bool over() const noexcept;
+
+  void register_for(CommandId id, Deadline deadline);
+  // The agent counts as another from now on.
+  void publish_as(std::uint64_t incarnation);
+  void transfer(CommandId id, const Transfer& transfer, Deadline deadline);
+  void query(CommandId id, const QuerySignal& query, Deadline deadline);
+  // Ends everything; over() says when. `id` is completed then.
+  void close(std::optional<CommandId> id, const Status& why);
+  // False: not one of its commands.
+  bool cancel(CommandId id, const Status& why);
+
+  // Records have changed, or time has passed.
+  void update();
+  void step();
+  TimePoint wake_at() const;
+
+  // Whether it was for this registration; if not yet answerable, it is kept by the caller.
+  enum class Taken : std::uint8_t { no, later, done };
+  Taken subscribe(const LinkPtr& link, const AgentMessage& message);
+  void on_message(const LinkPtr& link, const AgentMessage& message);
+  void on_up(const LinkPtr& link);
+  void on_lost(const LinkPtr& link, const Status& why);
+
+  // What the head of the queue waits for; for the heartbeat.
+  std::string current() const;
+
+ private:
+  struct Waiting {
+    CommandId id;
+    Deadline deadline;
+  };
+  struct Queued {
+    CommandId id;
+    Direction direction = Direction::send;
+    std::uint64_t ticket = 0;
+    Deadline deadline;
+    std::int64_t round = 0;  // send
+    bool running = false;    // send: its round is open
+    Status why{};            // what has ended it early
+  };
+  struct Query {
+    CommandId id;
+    QuerySignal query;
+    Deadline deadline;
+  };
+
+  // batch.cc
+  void complete(CommandId id, Outcome outcome);
+  void answer(CommandId id, Status status);
+  void fail_queue(Direction direction, const Status& why, std::optional<Rank> lost);
+  void step_send(Queued& send);
+  void step_recv(Queued& recv);
+  void look_for_conflict(Queued& send);
+  Status both_send(const Queued& send, Rank with) const;
+  void end_command(Queued& queued, const Status& why, bool at_deadline);
+  void expire();
+  void answer_queries();
+  std::string waits_for(const Queued& queued) const;
+
+  // batch_match.cc
+  void find_groups();
+  void follow_own_generation();
+  void follow_their_generation();
+  void check_registered();
+  void fail_registration(const Status& why);
+  void expose();
+  void end_generation(Rank left, const std::string& why);
+  void propose_end(const GenerationKey& key, const Generation& generation, Rank left,
+                   const std::string& why);
+  void join(const Generation& generation);
+  std::vector<TensorView> ordered(const Group& sources) const;
+  bool fresh(const Group& group, const Generation* last) const;
+
+  Context& context_;
+  const BatchKey key_;
+  const std::uint64_t session_;
+  BatchMember record_;
+  std::shared_ptr<Loan> loan_;
+  std::optional<Waiting> registering_;
+  KnownFailures known_;  // registrations that had failed before this one
+
+  std::optional<Group> own_;
+  std::optional<Group> remote_;
+  std::string missing_;
+  Status can_send_;  // ok until something is known
+  Status can_recv_;
+  std::vector<Rank> readers_;                            // of ours, at the side we named
+  std::vector<std::pair<Rank, std::uint64_t>> matched_;  // registrations that were checked
+  std::unique_ptr<fabric::Region> region_;
+  std::unique_ptr<Source> source_;
+  std::shared_ptr<Reader> reader_;
+  Status stale_;
+  Rank left_ = 0;
+  std::optional<std::string> proposed_over_;  // the record that our last proposal was to replace
+
+  std::int64_t last_round_ = 0;  // of the sends that were accepted
+  std::deque<Queued> queue_;
+  std::vector<Query> queries_;
+  bool closing_ = false;
+  std::optional<CommandId> close_id_;
+};
+
+}  // namespace tensorbus::bus

@@ -1,0 +1,53 @@
+// An agent on a thread of its worker's process: no files, the in-process channel.
+#pragma once
+
+#include <memory>
+#include <string>
+#include <thread>
+
+#include "bus/channel.h"
+#include "bus/directory.h"
+#include "bus/memory_channel.h"
+#include "bus/state.h"
+#include "fabric/fabric.h"
+#include "fabric/pool.h"
+#include "os/poll.h"
+#include "tensorbus/store.h"
+
+namespace tensorbus::bus {
+
+class Agent;
+
+struct EmbeddedOptions {
+  Rank rank = 0;  // unique among the agents of the namespace
+  std::string space = "default";
+  // Whose memory other processes map; null: one of its own.
+  std::shared_ptr<fabric::Pool> pool;
+};
+
+class Embedded {
+ public:
+  // Error(unsupported) if the store cannot serve a bus.
+  Embedded(std::shared_ptr<Store> store, EmbeddedOptions options, Deadline deadline);
+  // Ends every command as cancelled.
+  ~Embedded();
+  Embedded(const Embedded&) = delete;
+  Embedded& operator=(const Embedded&) = delete;
+
+  std::shared_ptr<Connection> connect() { return channel_->connect(); }
+  // Where gates must lie, and tensors that others shall map.
+  const std::shared_ptr<fabric::Pool>& pool() const noexcept { return pool_; }
+
+ private:
+  std::shared_ptr<Store> store_;
+  std::shared_ptr<fabric::Pool> pool_;
+  std::unique_ptr<fabric::Fabric> fabric_;
+  std::unique_ptr<MemoryChannel> channel_;
+  std::unique_ptr<Directory> directory_;
+  MemoryState state_;
+  std::unique_ptr<Agent> agent_;
+  os::EventFd stop_;
+  std::thread thread_;
+};
+
+}  // namespace tensorbus::bus

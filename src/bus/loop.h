@@ -1,0 +1,12 @@
+// An agent's life on a thread: step, sleep until something happens, step.
+#pragma once
+
+#include "bus/agent.h"
+#include "os/poll.h"
+
+namespace tensorbus::bus {
+
+// Returns when `stop` was signalled and the agent has let go of everything, or a second later.
+void run(Agent& agent, os::EventFd& stop);
+
+}  // namespace tensorbus::bus

@@ -1,0 +1,124 @@
+#include "bus/messages.h"
+
+#include <array>
+
+#include "bus/packed.h"
+
+namespace tensorbus::bus {
+namespace {
+
+constexpr std::array<std::string_view, 9> names = {"subscribe",  "join",   "start", "leave", "look",
+                                                   "subscribed", "joined", "offer", "over"};
+static_assert(names.size() == std::variant_size_v<MessageBody>);
+
+constexpr std::size_t longest_text = 16 * 1024;
+
+std::string cut(const std::string& text) { return text.substr(0, longest_text); }
+
+std::int64_t round_of(Fields& fields) {
+  // A word keeps 61 bits for it.
+  return static_cast<std::int64_t>(fields.natural((std::uint64_t{1} << 60) - 1));
+}
+
+struct Write {
+  Json& list;
+  void operator()(const Subscribe& m) {
+    list.push_back(m.batch);
+    list.push_back(m.group.pair);
+    list.push_back(m.group.side);
+    list.push_back(m.reader);
+    list.push_back(m.side);
+    list.push_back(m.registration);
+    list.push_back(m.fingerprint);
+  }
+  void operator()(const Join&) {}
+  void operator()(const Leave&) {}
+  void operator()(const Start& m) { list.push_back(m.round); }
+  void operator()(const Look& m) { list.push_back(m.round); }
+  void operator()(const Subscribed& m) {
+    list.push_back(static_cast<unsigned>(m.status.code));
+    list.push_back(cut(m.status.message));
+    list.push_back(m.region);
+    list.push_back(m.word);
+  }
+  void operator()(const Joined& m) { list.push_back(m.next); }
+  void operator()(const Offer& m) {
+    list.push_back(m.round);
+    list.push_back(m.ticket);
+  }
+  void operator()(const Over& m) {
+    list.push_back(m.round);
+    list.push_back(static_cast<unsigned>(m.mark));
+    list.push_back(cut(m.why));
+  }
+};
+
+MessageBody read_body(std::uint64_t kind, Fields& fields) {
+  switch (kind) {
+    case 0: {
+      Subscribe m;
+      m.batch = fields.string();
+      m.group.pair = fields.string();
+      m.group.side = fields.string();
+      m.reader = static_cast<Rank>(fields.natural(INT64_MAX));
+      m.side = fields.string();
+      m.registration = fields.natural();
+      m.fingerprint = fields.natural();
+      return m;
+    }
+    case 1:
+      return Join{};
+    case 2:
+      return Start{round_of(fields)};
+    case 3:
+      return Leave{};
+    case 4:
+      return Look{round_of(fields)};
+    case 5: {
+      Subscribed m;
+      m.status.code = static_cast<Code>(fields.natural(static_cast<unsigned>(Code::withdrawn)));
+      m.status.message = fields.string(longest_text);
+      m.region = fields.natural();
+      m.word = static_cast<std::uint32_t>(fields.natural(UINT32_MAX));
+      return m;
+    }
+    case 6:
+      return Joined{round_of(fields)};
+    case 7: {
+      const std::int64_t round = round_of(fields);
+      return Offer{round, fields.natural()};
+    }
+    default: {
+      Over m;
+      m.round = round_of(fields);
+      m.mark = static_cast<Mark>(fields.natural(static_cast<unsigned>(Mark::closed)));
+      m.why = fields.string(longest_text);
+      return m;
+    }
+  }
+}
+
+}  // namespace
+
+std::string_view name_of(const MessageBody& body) noexcept { return names[body.index()]; }
+
+std::string encode(const AgentMessage& message) {
+  Json list =
+      Json::array({message.sequence, message.generation, message.serial, message.body.index()});
+  std::visit(Write{list}, message.body);
+  return pack(list);
+}
+
+AgentMessage decode_agent_message(std::string_view bytes) {
+  const Json json = unpack(bytes, "message of an agent");
+  Fields fields(json, "message of an agent");
+  AgentMessage message;
+  message.sequence = fields.natural();
+  message.generation = static_cast<std::int64_t>(fields.natural(INT64_MAX));
+  message.serial = fields.natural();
+  message.body = read_body(fields.natural(names.size() - 1), fields);
+  fields.end();
+  return message;
+}
+
+}  // namespace tensorbus::bus

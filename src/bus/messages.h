@@ -1,0 +1,83 @@
+// What agents say to each other about a subscription. Words are the truth; these carry what words
+// cannot, and wake whoever should look.
+#pragma once
+
+#include <cstdint>
+#include <string>
+#include <string_view>
+#include <variant>
+
+#include "bus/records.h"
+#include "bus/word.h"
+#include "tensorbus/status.h"
+
+namespace tensorbus::bus {
+
+// From reader to source.
+struct Subscribe {
+  std::string batch;
+  End group;
+  Rank reader = 0;
+  std::string side;  // the reader's registration
+  std::uint64_t registration = 0;
+  std::uint64_t fingerprint =
+      0;  // of the plan it read from the records; the source's must be equal
+  friend bool operator==(const Subscribe&, const Subscribe&) = default;
+};
+struct Join {
+  friend bool operator==(const Join&, const Join&) = default;
+};
+struct Start {
+  std::int64_t round = 0;
+  friend bool operator==(const Start&, const Start&) = default;
+};
+struct Leave {
+  friend bool operator==(const Leave&, const Leave&) = default;
+};
+// The reader has changed the word.
+struct Look {
+  std::int64_t round = 0;
+  friend bool operator==(const Look&, const Look&) = default;
+};
+
+// From source to reader.
+struct Subscribed {
+  Status status;
+  std::uint64_t region = 0;
+  std::uint32_t word = 0;
+  friend bool operator==(const Subscribed&, const Subscribed&) = default;
+};
+struct Joined {
+  std::int64_t next = 0;  // the first round that counts for this reader
+  friend bool operator==(const Joined&, const Joined&) = default;
+};
+struct Offer {
+  std::int64_t round = 0;
+  std::uint64_t ticket = 0;  // the memory is lent while the sender's gate has not passed it
+  friend bool operator==(const Offer&, const Offer&) = default;
+};
+// The source has ended the round, or with `closed` the subscription.
+struct Over {
+  std::int64_t round = 0;
+  Mark mark = Mark::revoked;
+  std::string why;
+  friend bool operator==(const Over&, const Over&) = default;
+};
+
+using MessageBody =
+    std::variant<Subscribe, Join, Start, Leave, Look, Subscribed, Joined, Offer, Over>;
+
+struct AgentMessage {
+  std::uint64_t sequence = 0;  // on this connection, from 1
+  std::int64_t generation = 0;
+  std::uint64_t serial = 0;  // the subscription's
+  MessageBody body;
+  friend bool operator==(const AgentMessage&, const AgentMessage&) = default;
+};
+
+// MessagePack. Decoding checks everything and throws Error(invalid_argument).
+std::string encode(const AgentMessage& message);
+AgentMessage decode_agent_message(std::string_view bytes);
+std::string_view name_of(const MessageBody& body) noexcept;
+
+}  // namespace tensorbus::bus

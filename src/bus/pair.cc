@@ -1,0 +1,183 @@
+#include "bus/pair.h"
+
+#include <fmt/format.h>
+#include <fmt/ranges.h>
+
+#include <algorithm>
+#include <map>
+
+#include "tensorbus/status.h"
+
+namespace tensorbus::bus {
+namespace {
+
+using tensorbus::to_string;
+
+[[noreturn]] void refuse(const End& end, const std::string& why) {
+  throw Error(Code::invalid_argument, to_string(end) + ": " + why);
+}
+
+std::string describe(const std::optional<SideLayout>& layout) {
+  if (!layout) return "no mesh";
+  std::vector<std::string> placements;
+  for (const Placement& placement : layout->placements) placements.push_back(to_string(placement));
+  return fmt::format("a mesh {} with {}", to_string(layout->mesh), fmt::join(placements, ", "));
+}
+
+// Shape and placements; where a rank stands is its own.
+bool same_layout(const std::optional<SideLayout>& a, const std::optional<SideLayout>& b) {
+  if (!a || !b) return !a && !b;
+  return a->mesh == b->mesh && a->placements == b->placements &&
+         a->coordinate.has_value() == b->coordinate.has_value();
+}
+
+void check_agreement(const End& end, Rank first_rank, const PairMember& first, Rank rank,
+                     const PairMember& member) {
+  if (member.world_size != first.world_size) {
+    refuse(end, fmt::format("rank {} expects {} ranks, rank {} expects {}", first_rank,
+                            first.world_size, rank, member.world_size));
+  }
+  if (!same_layout(member.layout, first.layout)) {
+    refuse(end, fmt::format("rank {} has {}, rank {} has {}; all ranks of a side have the same",
+                            first_rank, describe(first.layout), rank, describe(member.layout)));
+  }
+  if (member.remote != first.remote) {
+    refuse(end, fmt::format("rank {} waits for \"{}\", rank {} for \"{}\"", first_rank,
+                            first.remote, rank, member.remote));
+  }
+}
+
+// Row-major, from -1 if it is outside of the mesh.
+std::int64_t position_in(const Shape& mesh, const std::vector<std::int64_t>& coordinate) {
+  if (coordinate.size() != mesh.size()) return -1;
+  std::int64_t position = 0;
+  for (std::size_t dim = 0; dim < mesh.size(); ++dim) {
+    if (coordinate[dim] < 0 || coordinate[dim] >= mesh[dim]) return -1;
+    position = position * mesh[dim] + coordinate[dim];
+  }
+  return position;
+}
+
+// By position if ranks say where they stand, else by rank.
+std::map<std::int64_t, Rank> places(const End& end, const Catalog::PairMembers& members) {
+  std::map<std::int64_t, Rank> places;
+  std::int64_t next = 0;
+  for (const auto& [rank, member] : members) {
+    const auto& layout = member->layout;
+    if (!layout || !layout->coordinate) {
+      places[next++] = rank;
+      continue;
+    }
+    const std::int64_t position = position_in(layout->mesh, *layout->coordinate);
+    if (position < 0) {
+      refuse(end, fmt::format("rank {} stands at ({}), outside of its mesh {}", rank,
+                              fmt::join(*layout->coordinate, ", "), to_string(layout->mesh)));
+    }
+    if (const auto [at, fresh] = places.emplace(position, rank); !fresh) {
+      refuse(end, fmt::format("ranks {} and {} both stand at ({}) of the mesh", at->second, rank,
+                              fmt::join(*layout->coordinate, ", ")));
+    }
+  }
+  return places;
+}
+
+Catalog::PairMembers living(const Catalog& catalog, const End& end, const KnownFailures* known) {
+  Catalog::PairMembers members = catalog.members(end);
+  for (const auto& [rank, member] : members) {
+    if (member->failed.empty() || known == nullptr) continue;
+    if (known->contains({rank, member->attempt})) continue;
+    refuse(end, fmt::format("rank {} failed: {}", rank, member->failed));
+  }
+  std::erase_if(members, [](const auto& entry) { return !entry.second->failed.empty(); });
+  return members;
+}
+
+}  // namespace
+
+Finding find_side(const Catalog& catalog, const End& end, const KnownFailures* known) {
+  const Catalog::PairMembers members = living(catalog, end, known);
+  if (members.empty()) return {std::nullopt, fmt::format("{} has no ranks yet", to_string(end))};
+  const auto& [first_rank, first] = *members.begin();
+  const std::int64_t size = first->world_size;
+  if (size < 1) refuse(end, fmt::format("rank {} expects {} ranks", first_rank, size));
+  for (const auto& [rank, member] : members) {
+    check_agreement(end, first_rank, *first, rank, *member);
+  }
+  std::vector<Rank> ranks;
+  for (const auto& [rank, member] : members) ranks.push_back(rank);
+  if (first->layout) {
+    const Layout probe(Mesh(first->layout->mesh), first->layout->placements);
+    if (static_cast<std::int64_t>(probe.mesh().size()) != size) {
+      refuse(end, fmt::format("the mesh {} has {} ranks, {} are expected",
+                              to_string(first->layout->mesh), probe.mesh().size(), size));
+    }
+  }
+  if (static_cast<std::int64_t>(members.size()) > size) {
+    refuse(end, fmt::format("ranks {} say they belong to it, {} are expected",
+                            fmt::join(ranks, ", "), size));
+  }
+  const auto order = places(end, members);
+  if (static_cast<std::int64_t>(members.size()) < size) {
+    return {std::nullopt,
+            fmt::format("{} has {} of {} ranks (rank {} {} there)", to_string(end), members.size(),
+                        size, fmt::join(ranks, ", "), ranks.size() == 1 ? "is" : "are")};
+  }
+  Side side{end, first->remote, {}, {}, std::nullopt};
+  for (const auto& [position, rank] : order) {
+    side.ranks.push_back(rank);
+    side.hosts.push_back(members.at(rank)->address.identity.host);
+  }
+  if (first->layout) {
+    side.layout.emplace(Mesh(first->layout->mesh, side.ranks), first->layout->placements);
+  }
+  return {std::move(side), ""};
+}
+
+void check_match(const Side& one, const Side& other) {
+  const std::string what = fmt::format("pair \"{}\": ", one.end.pair);
+  if (one.layout.has_value() != other.layout.has_value()) {
+    const auto& [with, without] = one.layout ? std::tie(one, other) : std::tie(other, one);
+    throw Error(Code::invalid_argument,
+                fmt::format("{}\"{}\" has a mesh and \"{}\" has none; give both one, or neither",
+                            what, with.end.side, without.end.side));
+  }
+  if (!one.layout && one.ranks.size() != other.ranks.size()) {
+    throw Error(
+        Code::invalid_argument,
+        fmt::format("{}without meshes ranks face each other one to one, but \"{}\" has {} "
+                    "and \"{}\" has {}",
+                    what, one.end.side, one.ranks.size(), other.end.side, other.ranks.size()));
+  }
+  if (one.partial() && other.partial()) {
+    throw Error(Code::invalid_argument,
+                what + "both sides have Partial placements; only a side that sends can");
+  }
+}
+
+Verdict assess(const Catalog& catalog, const InitPair& pair, const KnownFailures& known) {
+  try {
+    const Finding local = find_side(catalog, {pair.pair, pair.local}, &known);
+    const Finding remote = find_side(catalog, {pair.pair, pair.remote}, &known);
+    if (local.side && remote.side) {
+      check_match(*local.side, *remote.side);
+      return {true, {}, ""};
+    }
+    std::string missing = local.missing;
+    if (!missing.empty() && !remote.missing.empty()) missing += "; ";
+    return {false, {}, missing + remote.missing};
+  } catch (const Error& error) {
+    return {false, error.status(), ""};
+  }
+}
+
+KnownFailures failures(const Catalog& catalog, const InitPair& pair) {
+  KnownFailures known;
+  for (const std::string& side : {pair.local, pair.remote}) {
+    for (const auto& [rank, member] : catalog.members({pair.pair, side})) {
+      if (!member->failed.empty()) known.insert({rank, member->attempt});
+    }
+  }
+  return known;
+}
+
+}  // namespace tensorbus::bus

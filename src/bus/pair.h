@@ -1,0 +1,49 @@
+// Two sides that find each other. All ranks see the same records and come to the same verdict.
+#pragma once
+
+#include <cstdint>
+#include <optional>
+#include <set>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "bus/catalog.h"
+#include "tensorbus/layout.h"
+
+namespace tensorbus::bus {
+
+// A side with all its ranks, in the order of its mesh.
+struct Side {
+  End end;
+  std::string remote;
+  std::vector<Rank> ranks;
+  std::vector<std::string> hosts;
+  std::optional<Layout> layout;  // none: every rank is on its own
+
+  bool partial() const { return layout && layout->has_partial(); }
+};
+
+// Attempts that had failed before ours began: their ranks have to try again.
+using KnownFailures = std::set<std::pair<Rank, std::uint64_t>>;
+
+struct Finding {
+  std::optional<Side> side;
+  std::string missing;  // if there is none yet
+};
+// Throws Error(invalid_argument) when its ranks disagree, or one of them failed and that is not
+// known yet, naming them. Null: whoever failed is simply not there.
+Finding find_side(const Catalog& catalog, const End& end, const KnownFailures* known);
+
+// Error(invalid_argument) if these two cannot exchange anything.
+void check_match(const Side& one, const Side& other);
+
+struct Verdict {
+  bool ready = false;
+  Status failed;        // ok: not failed
+  std::string missing;  // while neither
+};
+Verdict assess(const Catalog& catalog, const InitPair& pair, const KnownFailures& known);
+KnownFailures failures(const Catalog& catalog, const InitPair& pair);
+
+}  // namespace tensorbus::bus

@@ -1,0 +1,304 @@
+#include "bus/reader.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+
+#include "base/log.h"
+
+namespace tensorbus::bus {
+namespace {
+
+constexpr Duration connect_patience = std::chrono::seconds(5);
+constexpr Duration shortest_backoff = std::chrono::milliseconds(20);
+constexpr Duration longest_backoff = std::chrono::seconds(1);
+// Streams of one joining are numbered serial + 1, serial + 2, ...
+constexpr std::uint64_t serial_mask = ~std::uint64_t{0xFFFF};
+
+}  // namespace
+
+void Reader::join(JoinPlan plan) {
+  plan_ = std::move(plan);
+  serial_ = (context_.random() & serial_mask) | (std::uint64_t{1} << 16);
+  if (plan_.streams.size() >= 0xFFFF) {
+    trouble_ = "a rank reads from more than 65,534 groups of sources";
+    return;
+  }
+  streams_.clear();
+  for (const plan::Stream& stream : plan_.streams) {
+    streams_.push_back(std::make_shared<const plan::Stream>(stream));
+  }
+  sources_.clear();
+  phase_ = Phase::subscribing;
+  const Deadline deadline(context_.now + connect_patience);
+  for (const auto& [rank, address] : plan_.sources) {
+    SourceEnd& source = sources_[rank];
+    try {
+      source.link = context_.links.open(address, deadline);
+    } catch (const Error& error) {
+      return fail_joining(fmt::format("rank {}: {}", rank, error.what()));
+    }
+    if (source.link->up()) ask(rank, source);
+  }
+  join_all_when_ready();
+}
+
+void Reader::ask(Rank rank, SourceEnd& source) {
+  source.asked = true;
+  log::debug("bus: rank {} subscribes to rank {} for batch \"{}\", generation {}", context_.rank,
+             rank, plan_.batch, plan_.generation);
+  context_.links.send(*source.link, plan_.generation, serial_,
+                      Subscribe{plan_.batch, plan_.group, context_.rank, plan_.side,
+                                plan_.registration, plan_.fingerprint});
+}
+
+void Reader::fail_joining(const std::string& why) {
+  trouble_ = why;
+  for (auto& [rank, source] : sources_) {
+    if (source.link && source.asked) {
+      context_.links.send(*source.link, plan_.generation, serial_, Leave{});
+    }
+  }
+  sources_.clear();
+  phase_ = Phase::idle;
+  backoff_ = std::clamp(backoff_ * 2, shortest_backoff, longest_backoff);
+  retry_at_ = context_.now + backoff_;
+}
+
+void Reader::leave(const Status& why, std::optional<Rank> rank) {
+  if (recv_ != nullptr) {
+    if (rank) {
+      recv_->lost(why, *rank);
+    } else {
+      recv_->end(why);
+    }
+  }
+  if (phase_ != Phase::idle) fail_joining(why.message);
+}
+
+void Reader::on_up(const LinkPtr& link) {
+  if (phase_ != Phase::subscribing) return;
+  for (auto& [rank, source] : sources_) {
+    if (source.link == link && !source.asked) ask(rank, source);
+  }
+}
+
+void Reader::on_lost(const LinkPtr& link, const Status& why) {
+  if (phase_ == Phase::idle) return;
+  for (const auto& [rank, source] : sources_) {
+    if (source.link != link) continue;
+    const bool was_started = started();
+    const Status status{Code::peer_lost,
+                        fmt::format("sender rank {} was lost: {}", rank, why.message)};
+    const Rank lost = rank;
+    lost_ = {lost};
+    if (was_started) {
+      log::warn("bus: rank {}, batch \"{}\": {}", context_.rank, plan_.batch, status.message);
+      return leave(status, lost);
+    }
+    return fail_joining(status.message);
+  }
+}
+
+void Reader::on_message(const LinkPtr& link, const AgentMessage& message) {
+  if (message.generation != plan_.generation) return;
+  const auto found =
+      std::ranges::find_if(sources_, [&](const auto& entry) { return entry.second.link == link; });
+  if (found == sources_.end()) return;
+  auto& [rank, source] = *found;
+  if (const auto* subscribed = std::get_if<Subscribed>(&message.body)) {
+    on_subscribed(rank, source, *subscribed);
+  } else if (const auto* joined = std::get_if<Joined>(&message.body)) {
+    if (phase_ != Phase::joining || source.next != 0) return;
+    source.next = std::max<std::int64_t>(joined->next, 1);
+    source.view = {source.next, false};
+    start_when_joined();
+  } else if (const auto* offer = std::get_if<Offer>(&message.body)) {
+    if (source.next == 0) return;
+    if (offer->round < source.view.floor) {
+      // It was over for us before it began.
+      return swap_word(rank, offer->round, offer->ticket, Mark::skipped);
+    }
+    source.view = {offer->round, true};
+    source.ticket = offer->ticket;
+  } else if (const auto* over = std::get_if<Over>(&message.body)) {
+    if (over->mark == Mark::closed) {
+      const Rank who = rank;
+      return leave(
+          {Code::withdrawn, fmt::format("rank {} ended the subscription ({})", who, over->why)},
+          std::nullopt);
+    }
+    on_word(rank, serial_, over->round, {over->mark, over->round});
+  }
+}
+
+void Reader::on_subscribed(Rank rank, SourceEnd& source, const Subscribed& answer) {
+  if (phase_ != Phase::subscribing || source.region != nullptr) return;
+  if (!answer.status.ok()) {
+    return fail_joining(fmt::format("rank {}: {}", rank, answer.status.message));
+  }
+  source.word = answer.word;
+  const auto id = context_.operations.add(
+      [weak = weak_from_this(), serial = serial_, rank](const fabric::Completion& done) {
+        const auto self = weak.lock();
+        if (self == nullptr || !self->knows(serial) || self->phase_ != Phase::subscribing) return;
+        if (!done.status.ok()) {
+          return self->fail_joining(fmt::format("rank {}: {}", rank, done.status.message));
+        }
+        self->sources_.at(rank).region = done.region;
+        self->join_all_when_ready();
+      });
+  try {
+    context_.fabric.attach(*source.link->peer(), answer.region, id, Deadline::never());
+  } catch (const Error& error) {
+    context_.operations.forget(id);
+    fail_joining(fmt::format("rank {}: {}", rank, error.what()));
+  }
+}
+
+void Reader::join_all_when_ready() {
+  for (const auto& [rank, source] : sources_) {
+    if (source.region == nullptr) return;
+  }
+  phase_ = Phase::joining;
+  for (const auto& [rank, source] : sources_) {
+    context_.links.send(*source.link, plan_.generation, serial_, Join{});
+  }
+  start_when_joined();
+}
+
+void Reader::start_when_joined() {
+  std::int64_t first = 1;
+  for (const auto& [rank, source] : sources_) {
+    if (source.next == 0) return;
+    first = std::max(first, source.next);
+  }
+  phase_ = Phase::started;
+  backoff_ = Duration::zero();
+  trouble_.clear();
+  for (auto& [rank, source] : sources_) {
+    context_.links.send(*source.link, plan_.generation, serial_, Start{first});
+    if (source.view.floor < first) source.view = {first, false};
+  }
+  log::debug("bus: rank {} reads batch \"{}\" from round {} on", context_.rank, plan_.batch, first);
+}
+
+Choice Reader::choice() const {
+  std::vector<SourceView> views;
+  for (const auto& [rank, source] : sources_) views.push_back(source.view);
+  return choose(views);
+}
+
+void Reader::step(bool wanted) {
+  if (!started()) return;
+  const Choice chosen = choice();
+  const bool committing = recv_ != nullptr && recv_->state() == RecvState::committing;
+  if (!chosen.skip.empty()) {
+    std::size_t at = 0;
+    std::size_t skip = 0;
+    for (auto& [rank, source] : sources_) {
+      if (skip == chosen.skip.size() || at++ != chosen.skip[skip]) continue;
+      ++skip;
+      if (source.swapping || (committing && source.view.floor == recv_->round())) continue;
+      source.swapping = true;
+      swap_word(rank, source.view.floor, source.ticket, Mark::skipped);
+    }
+  }
+  if (wanted && recv_ == nullptr && chosen.ready) start_recv(chosen.round);
+}
+
+void Reader::start_recv(std::int64_t round) {
+  std::vector<RecvCommit> commits;
+  for (const auto& [rank, source] : sources_) {
+    commits.push_back({rank, source.link, lent(source), source.word});
+  }
+  std::vector<RecvPart> parts;
+  for (std::size_t at = 0; at < streams_.size(); ++at) {
+    RecvPart part{streams_[at], serial_ + at + 1, {}};
+    for (const Rank rank : streams_[at]->source.ranks)
+      part.sources.push_back(lent(sources_.at(rank)));
+    parts.push_back(std::move(part));
+  }
+  recv_ = std::make_shared<Recv>(context_, plan_.generation, serial_, sources_.empty() ? 0 : round,
+                                 std::move(commits), loan_);
+  recv_->start(std::move(parts), plan_.targets);
+}
+
+void Reader::finish_recv() {
+  if (recv_->consumed() && knows(recv_->serial())) {
+    for (auto& [rank, source] : sources_) {
+      if (source.view.floor <= recv_->round()) source.view = {recv_->round() + 1, false};
+    }
+  }
+  recv_.reset();
+}
+
+void Reader::swap_word(Rank rank, std::int64_t round, std::uint64_t ticket, Mark mark) {
+  SourceEnd& source = sources_.at(rank);
+  if (source.region == nullptr) return;
+  fabric::Source lent_source = lent(source);
+  lent_source.ticket = ticket;
+  const RoundWord offered{Mark::offered, round};
+  const auto id = context_.operations.add([weak = weak_from_this(), link = source.link, rank, round,
+                                           mark, serial = serial_, generation = plan_.generation,
+                                           &context = context_](const fabric::Completion& done) {
+    const RoundWord before = unpack(done.value);
+    if (done.status.ok() && before == RoundWord{Mark::offered, round}) {
+      context.links.send(*link, generation, serial, Look{round});
+    }
+    const auto self = weak.lock();
+    if (self == nullptr) return;
+    // Whatever it was before: it is offered no more, or its memory was taken back.
+    self->on_word(rank, serial, round, {mark, round});
+  });
+  try {
+    context_.fabric.swap({lent_source, source.word, pack(offered), pack(RoundWord{mark, round})},
+                         id, Deadline::never());
+  } catch (const Error&) {
+    context_.operations.forget(id);  // its loss is on the way
+  }
+}
+
+void Reader::on_word(Rank rank, std::uint64_t serial, std::int64_t round, RoundWord word) {
+  if (!knows(serial)) return;
+  SourceEnd& source = sources_.at(rank);
+  source.swapping = false;
+  if (source.view.floor == round) source.view = {round + 1, false};
+  if (recv_ != nullptr && recv_->serial() == serial && recv_->round() == round) {
+    recv_->withdrawn(rank, word.mark == Mark::conflict ? "both are sending" : "it was taken back");
+  }
+}
+
+bool Reader::published(std::optional<std::int64_t> round) const {
+  if (!started()) return false;
+  if (!round) return choice().ready;
+  return std::ranges::all_of(sources_, [&](const auto& entry) {
+    const SourceView& view = entry.second.view;
+    return view.floor > *round || (view.floor == *round && view.offered);
+  });
+}
+
+std::vector<Rank> Reader::awaited() const {
+  std::vector<Rank> ranks;
+  const std::int64_t round = choice().round;
+  for (const auto& [rank, source] : sources_) {
+    if (!source.view.offered || source.view.floor < round) ranks.push_back(rank);
+  }
+  return ranks;
+}
+
+std::map<Rank, std::int64_t> Reader::offering() const {
+  std::map<Rank, std::int64_t> rounds;
+  for (const auto& [rank, source] : sources_) {
+    if (source.view.offered) rounds[rank] = source.view.floor;
+  }
+  return rounds;
+}
+
+void Reader::conflict(Rank rank, std::int64_t round) {
+  const auto found = sources_.find(rank);
+  if (found == sources_.end()) return;
+  swap_word(rank, round, found->second.ticket, Mark::conflict);
+}
+
+}  // namespace tensorbus::bus

@@ -1,0 +1,117 @@
+// The receiving end of one registration: its subscriptions in the senders' generation, and the recv
+// that runs.
+#pragma once
+
+#include <cstdint>
+#include <map>
+#include <memory>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "bus/context.h"
+#include "bus/loan.h"
+#include "bus/match.h"
+#include "bus/recv.h"
+#include "bus/round.h"
+
+namespace tensorbus::bus {
+
+// Everything that joining needs, read from the records at one moment.
+struct JoinPlan {
+  std::string batch;
+  End group;
+  std::int64_t generation = 0;
+  std::string side;  // of the reader's registration
+  std::uint64_t registration = 0;
+  std::uint64_t fingerprint = 0;
+  std::vector<plan::Stream> streams;
+  std::map<Rank, fabric::Address> sources;
+  std::vector<TensorView> targets;  // in the senders' order
+};
+
+class Reader : public std::enable_shared_from_this<Reader> {
+ public:
+  Reader(Context& context, std::shared_ptr<Loan> loan)
+      : context_(context), loan_(std::move(loan)) {}
+
+  // Subscribes, joins and starts at every source. Only while idle.
+  void join(JoinPlan plan);
+  bool idle() const noexcept { return phase_ == Phase::idle; }
+  bool started() const noexcept { return phase_ == Phase::started; }
+  std::int64_t generation() const noexcept { return plan_.generation; }
+  std::uint64_t fingerprint() const noexcept { return plan_.fingerprint; }
+  // Why joining failed last; for messages.
+  const std::string& trouble() const noexcept { return trouble_; }
+  // The sources that were lost when it last left.
+  const std::vector<Rank>& lost() const noexcept { return lost_; }
+  // After a failure it waits a little: until then join() is not called.
+  bool waits() const noexcept { return retry_at_ != TimePoint::max(); }
+  TimePoint retry_at() const noexcept { return retry_at_; }
+  void retry() noexcept { retry_at_ = TimePoint::max(); }
+  // Ends its subscriptions at all sources; a recv that runs fails with this, naming `rank`.
+  void leave(const Status& why, std::optional<Rank> rank);
+
+  void on_up(const LinkPtr& link);
+  void on_lost(const LinkPtr& link, const Status& why);
+  bool knows(std::uint64_t serial) const noexcept {
+    return phase_ != Phase::idle && serial == serial_;
+  }
+  void on_message(const LinkPtr& link, const AgentMessage& message);
+
+  // Skips what must be skipped and, if a recv is wanted and none runs, starts it when it can.
+  void step(bool wanted);
+  // A recv that runs, or is over and has not been taken.
+  Recv* recv() noexcept { return recv_.get(); }
+  void finish_recv();
+
+  // Whether all sources offer the next round, or have offered `round` once.
+  bool published(std::optional<std::int64_t> round) const;
+  // The sources that a recv waits for.
+  std::vector<Rank> awaited() const;
+  // Who is sending to us now, and which round.
+  std::map<Rank, std::int64_t> offering() const;
+  // Marks a source's round: both are sending. Nothing if it is over.
+  void conflict(Rank rank, std::int64_t round);
+
+ private:
+  enum class Phase : std::uint8_t { idle, subscribing, joining, started };
+  struct SourceEnd {
+    LinkPtr link;
+    bool asked = false;
+    std::shared_ptr<const fabric::RemoteRegion> region;
+    std::uint32_t word = 0;
+    std::int64_t next = 0;  // 0: has not answered the join
+    SourceView view;
+    std::uint64_t ticket = 0;
+    bool swapping = false;
+  };
+
+  void ask(Rank rank, SourceEnd& source);
+  void on_subscribed(Rank rank, SourceEnd& source, const Subscribed& answer);
+  void join_all_when_ready();
+  void start_when_joined();
+  void start_recv(std::int64_t round);
+  void swap_word(Rank rank, std::int64_t round, std::uint64_t ticket, Mark mark);
+  void on_word(Rank rank, std::uint64_t serial, std::int64_t round, RoundWord word);
+  void fail_joining(const std::string& why);
+  Choice choice() const;
+  fabric::Source lent(const SourceEnd& source) const {
+    return {source.link->peer(), source.region, source.ticket};
+  }
+
+  Context& context_;
+  const std::shared_ptr<Loan> loan_;
+  JoinPlan plan_;
+  Phase phase_ = Phase::idle;
+  std::uint64_t serial_ = 0;
+  std::vector<std::shared_ptr<const plan::Stream>> streams_;
+  std::map<Rank, SourceEnd> sources_;
+  std::shared_ptr<Recv> recv_;
+  std::string trouble_;
+  std::vector<Rank> lost_;
+  TimePoint retry_at_ = TimePoint::max();
+  Duration backoff_ = Duration::zero();
+};
+
+}  // namespace tensorbus::bus

@@ -1,0 +1,178 @@
+#include "bus/recv.h"
+
+#include <fmt/format.h>
+
+#include "tensorbus/status.h"
+
+namespace tensorbus::bus {
+namespace {
+
+constexpr const char* undefined = "; the tensors' contents are undefined until the next recv";
+
+}  // namespace
+
+Recv::Recv(Context& context, std::int64_t generation, std::uint64_t serial, std::int64_t round,
+           std::vector<RecvCommit> commits, std::shared_ptr<Loan> loan)
+    : context_(context),
+      generation_(generation),
+      serial_(serial),
+      round_(round),
+      commits_(std::move(commits)),
+      loan_(std::move(loan)) {
+  outcome_.round = round;
+}
+
+void Recv::start(std::vector<RecvPart> parts, const std::vector<TensorView>& targets) {
+  state_ = next(state_, RecvEvent::all_offered).value();
+  parts_ = std::move(parts);
+  running_.resize(parts_.size());
+  for (const RecvPart& part : parts_) bytes_total_ += part.stream->payload_bytes;
+  for (std::size_t at = 0; at < parts_.size() && state_ == RecvState::reading; ++at) {
+    const auto id =
+        context_.operations.add([self = shared_from_this(), at](const fabric::Completion& done) {
+          self->on_read(at, done);
+        });
+    try {
+      context_.fabric.read({parts_[at].stream, parts_[at].number, parts_[at].sources, targets}, id,
+                           Deadline::never());
+      running_[at] = id;
+      ++left_;
+    } catch (const Error& error) {
+      context_.operations.forget(id);
+      fail({error.code(), fmt::format("round {}: {}{}", round_, error.what(), undefined)},
+           RecvEvent::failed);
+    }
+  }
+  if (state_ == RecvState::reading && left_ == 0) commit();
+}
+
+void Recv::on_read(std::size_t part, const fabric::Completion& completion) {
+  running_[part].reset();
+  --left_;
+  if (completion.status.ok()) {
+    bytes_done_ += parts_[part].stream->payload_bytes;
+    const auto path = parts_[part].sources.front().region->path();
+    outcome_.bytes_by_path[std::string(path)] += parts_[part].stream->payload_bytes;
+  } else if (state_ == RecvState::reading) {
+    const Status& why = completion.status;
+    if (why.code == Code::peer_lost) {
+      for (const fabric::Source& source : parts_[part].sources) {
+        for (const RecvCommit& commit : commits_) {
+          if (commit.source.peer == source.peer && !source.peer->up()) {
+            outcome_.lost.push_back(commit.rank);
+          }
+        }
+      }
+    }
+    fail({why.code, fmt::format("round {}: {}{}", round_, why.message, undefined)},
+         RecvEvent::failed);
+    return;
+  }
+  if (left_ > 0) return;
+  if (state_ == RecvState::draining) {
+    state_ = next(state_, RecvEvent::drained).value();
+  } else if (state_ == RecvState::reading) {
+    commit();
+  }
+}
+
+void Recv::withdrawn(Rank rank, const std::string& why) {
+  if (state_ != RecvState::reading) return;
+  fail({Code::withdrawn,
+        fmt::format("round {}: rank {} withdrew it ({}){}", round_, rank, why, undefined)},
+       RecvEvent::failed);
+}
+
+void Recv::lost(const Status& why, Rank rank) {
+  if (state_ != RecvState::reading && state_ != RecvState::waiting) return;
+  outcome_.lost = {rank};
+  fail({why.code, why.message + undefined}, RecvEvent::failed);
+}
+
+void Recv::end(const Status& why) {
+  if (state_ == RecvState::reading) {
+    fail({why.code, why.message + undefined}, RecvEvent::ended);
+  } else if (state_ == RecvState::waiting) {
+    fail(why, RecvEvent::ended);
+  }
+}
+
+void Recv::give_up(const Status& why) {
+  if (state_ != RecvState::committing) return end(why);
+  consumed_ = true;
+  outcome_.status = {why.code, fmt::format("{}; round {} was being confirmed and is used up",
+                                           why.message, round_)};
+  state_ = RecvState::done;
+}
+
+void Recv::fail(Status why, RecvEvent event) {
+  const auto after = next(state_, event);
+  if (!after) return;
+  state_ = *after;
+  outcome_.status = std::move(why);
+  for (const auto& id : running_) {
+    if (id) context_.fabric.cancel(*id);
+  }
+  if (state_ == RecvState::draining && left_ == 0) {
+    state_ = next(state_, RecvEvent::drained).value();
+  }
+}
+
+void Recv::commit() {
+  state_ = next(state_, RecvEvent::all_read).value();
+  left_ = commits_.size();
+  const std::uint64_t offered = pack(RoundWord{Mark::offered, round_});
+  const std::uint64_t read = pack(RoundWord{Mark::read, round_});
+  for (std::size_t at = 0; at < commits_.size(); ++at) {
+    const RecvCommit& commit = commits_[at];
+    const auto id =
+        context_.operations.add([self = shared_from_this(), at](const fabric::Completion& done) {
+          self->on_committed(at, done);
+        });
+    try {
+      context_.fabric.swap({commit.source, commit.word, offered, read}, id, Deadline::never());
+    } catch (const Error& error) {
+      context_.operations.forget(id);
+      on_committed(at, {id, error.status(), 0, nullptr});
+    }
+  }
+  if (commits_.empty()) settle();
+}
+
+void Recv::on_committed(std::size_t at, const fabric::Completion& completion) {
+  const RecvCommit& commit = commits_[at];
+  const std::uint64_t offered = pack(RoundWord{Mark::offered, round_});
+  const bool swapped = completion.status.ok() && completion.value == offered;
+  if (swapped) {
+    // Also of a recv that was given up: the source must know that its memory is free.
+    context_.links.send(*commit.link, generation_, serial_, Look{round_});
+  }
+  if (state_ != RecvState::committing) return;
+  --left_;
+  if (swapped) {
+    ++committed_;
+  } else if (completion.status.code == Code::peer_lost) {
+    outcome_.lost.push_back(commit.rank);
+    outcome_.status = {Code::peer_lost,
+                       fmt::format("round {}: rank {} was lost while it was being told ({})",
+                                   round_, commit.rank, completion.status.message)};
+  } else if (outcome_.status.ok()) {
+    outcome_.status = {
+        Code::withdrawn,
+        fmt::format("round {}: rank {} withdrew it before all was read", round_, commit.rank)};
+  }
+  if (left_ == 0) settle();
+}
+
+void Recv::settle() {
+  state_ = next(state_, RecvEvent::settled).value();
+  consumed_ = committed_ > 0 || outcome_.status.ok();
+  if (!outcome_.status.ok()) {
+    outcome_.status.message +=
+        committed_ > 0
+            ? fmt::format("; others were confirmed, so round {} is used up{}", round_, undefined)
+            : undefined;
+  }
+}
+
+}  // namespace tensorbus::bus

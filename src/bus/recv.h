@@ -1,0 +1,79 @@
+// One recv, from the moment that all its sources offer the round: reads every byte, then commits.
+#pragma once
+
+#include <cstdint>
+#include <memory>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "bus/context.h"
+#include "bus/loan.h"
+#include "bus/round.h"
+
+namespace tensorbus::bus {
+
+// What is read, and where to.
+struct RecvPart {
+  std::shared_ptr<const plan::Stream> stream;
+  std::uint64_t number = 0;
+  std::vector<fabric::Source> sources;
+};
+// One source's word.
+struct RecvCommit {
+  Rank rank = 0;
+  LinkPtr link;
+  fabric::Source source;
+  std::uint32_t word = 0;
+};
+
+class Recv : public std::enable_shared_from_this<Recv> {
+ public:
+  Recv(Context& context, std::int64_t generation, std::uint64_t serial, std::int64_t round,
+       std::vector<RecvCommit> commits, std::shared_ptr<Loan> loan);
+
+  void start(std::vector<RecvPart> parts, const std::vector<TensorView>& targets);
+
+  std::uint64_t serial() const noexcept { return serial_; }
+  std::int64_t round() const noexcept { return round_; }
+  RecvState state() const noexcept { return state_; }
+  bool done() const noexcept { return state_ == RecvState::done; }
+  const Outcome& outcome() const noexcept { return outcome_; }
+  std::int64_t bytes_done() const noexcept { return bytes_done_; }
+  std::int64_t bytes_total() const noexcept { return bytes_total_; }
+  // The round can not be read again.
+  bool consumed() const noexcept { return consumed_; }
+
+  // A source has ended the round.
+  void withdrawn(Rank rank, const std::string& why);
+  void lost(const Status& why, Rank rank);
+  // Cancelled; nothing happens to a commit that has begun.
+  void end(const Status& why);
+  // At the deadline also a commit is given up; the round is used up then.
+  void give_up(const Status& why);
+
+ private:
+  void fail(Status why, RecvEvent event);
+  void on_read(std::size_t part, const fabric::Completion& completion);
+  void commit();
+  void on_committed(std::size_t at, const fabric::Completion& completion);
+  void settle();
+
+  Context& context_;
+  const std::int64_t generation_;
+  const std::uint64_t serial_;
+  const std::int64_t round_;
+  const std::vector<RecvCommit> commits_;
+  const std::shared_ptr<Loan> loan_;
+  RecvState state_ = RecvState::waiting;
+  Outcome outcome_;
+  std::vector<RecvPart> parts_;
+  std::vector<std::optional<fabric::OpId>> running_;
+  std::size_t left_ = 0;
+  std::size_t committed_ = 0;
+  bool consumed_ = false;
+  std::int64_t bytes_done_ = 0;
+  std::int64_t bytes_total_ = 0;
+};
+
+}  // namespace tensorbus::bus

@@ -1,0 +1,26 @@
+// A directory on a Store: one thread makes the calls that block, another waits for changes.
+#pragma once
+
+#include <memory>
+#include <string>
+
+#include "bus/directory.h"
+#include "tensorbus/store.h"
+
+namespace tensorbus::bus {
+
+struct StoreDirectoryOptions {
+  std::string space = "default";
+  // How long the store waits for a sign of life before it removes what we published.
+  Duration time_to_live = std::chrono::seconds(5);
+};
+
+// Error(unsupported) if the store has no leases or watches. Dropping it removes what it has
+// published; the store stays open.
+std::unique_ptr<Directory> make_store_directory(std::shared_ptr<Store> store,
+                                                StoreDirectoryOptions options);
+
+// What all agents of a namespace share, made by the first: who knows it may read.
+std::string shared_secret(Store& store, const std::string& space, Deadline deadline);
+
+}  // namespace tensorbus::bus
