@@ -15,13 +15,17 @@
 
 namespace tensorbus::os {
 
-std::string host_key() {
+std::string boot_id() {
   std::ifstream file("/proc/sys/kernel/random/boot_id");
   std::string boot;
   if (!std::getline(file, boot)) throw Error(Code::failed, "/proc has no boot id");
+  return boot;
+}
+
+std::string host_key() {
   struct stat network {};
   if (::stat("/proc/self/ns/net", &network) != 0) throw_errno("/proc/self/ns/net");
-  return boot + " net:" + std::to_string(network.st_ino);
+  return boot_id() + " net:" + std::to_string(network.st_ino);
 }
 
 namespace {

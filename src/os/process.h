@@ -13,6 +13,9 @@
 
 namespace tensorbus::os {
 
+// New at every start of the machine.
+std::string boot_id();
+
 // The same for all processes that share one kernel and one network namespace: they reach each
 // other's abstract sockets.
 std::string host_key();

@@ -1,12 +1,15 @@
 #include "os/unix_socket.h"
 
+#include <fcntl.h>
 #include <sys/socket.h>
+#include <sys/stat.h>
 #include <sys/un.h>
 #include <unistd.h>
 
 #include <cerrno>
 #include <cstddef>
 #include <cstring>
+#include <filesystem>
 #include <fstream>
 
 #include "tensorbus/status.h"
@@ -29,6 +32,34 @@ Name abstract_name(const std::string& name) {
   made.size = static_cast<socklen_t>(offsetof(sockaddr_un, sun_path) + 1 + name.size());
   return made;
 }
+
+// Paths of sockets end after 107 bytes; through its folder's descriptor any file can be named.
+class PathName {
+ public:
+  explicit PathName(const std::string& path) {
+    std::string name = path;
+    if (name.size() >= sizeof made_.address.sun_path) {
+      const std::filesystem::path whole = std::filesystem::absolute(path);
+      folder_ = Fd(::open(whole.parent_path().c_str(), O_PATH | O_DIRECTORY | O_CLOEXEC));
+      if (!folder_) throw_errno(whole.parent_path().string());
+      name = "/proc/self/fd/" + std::to_string(folder_.get()) + "/" + whole.filename().string();
+    }
+    if (name.empty() || name.size() >= sizeof made_.address.sun_path) {
+      throw Error(Code::invalid_argument, "the name of the socket " + path + " is too long");
+    }
+    made_.address.sun_family = AF_UNIX;
+    std::memcpy(made_.address.sun_path, name.c_str(), name.size() + 1);
+    made_.size = static_cast<socklen_t>(offsetof(sockaddr_un, sun_path) + name.size() + 1);
+  }
+  const sockaddr* address() const noexcept {
+    return reinterpret_cast<const sockaddr*>(&made_.address);
+  }
+  socklen_t size() const noexcept { return made_.size; }
+
+ private:
+  Name made_;
+  Fd folder_;
+};
 
 Fd new_socket() {
   Fd socket(::socket(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC | SOCK_NONBLOCK, 0));
@@ -60,6 +91,33 @@ Fd connect_unix(const std::string& name) {
   if (::connect(socket.get(), reinterpret_cast<const sockaddr*>(&remote.address), remote.size) !=
       0) {
     throw Error(Code::unreachable, errno_message("cannot connect to its Unix socket", errno));
+  }
+  return socket;
+}
+
+Fd listen_unix_path(const std::string& path) {
+  struct stat found {};
+  if (::lstat(path.c_str(), &found) == 0) {
+    if (!S_ISSOCK(found.st_mode) || found.st_uid != ::geteuid()) {
+      throw Error(Code::failed, path + " is in the way: no socket of ours; move it away");
+    }
+    if (::unlink(path.c_str()) != 0) throw_errno("cannot remove the old socket " + path);
+  }
+  const PathName name(path);
+  Fd socket = new_socket();
+  // The file gets the socket's mode, so there is no moment at which others may connect.
+  if (::fchmod(socket.get(), 0600) != 0) throw_errno("fchmod of a socket");
+  if (::bind(socket.get(), name.address(), name.size()) != 0 || ::listen(socket.get(), 4096) != 0) {
+    throw_errno("cannot listen on " + path);
+  }
+  return socket;
+}
+
+Fd connect_unix_path(const std::string& path) {
+  const PathName name(path);
+  Fd socket = new_socket();
+  if (::connect(socket.get(), name.address(), name.size()) != 0) {
+    throw Error(Code::unreachable, errno_message("cannot connect to " + path, errno));
   }
   return socket;
 }

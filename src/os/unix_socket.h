@@ -1,4 +1,5 @@
-// Abstract Unix sockets: no file to leave behind; messages keep their bounds and carry descriptors.
+// Unix sockets, abstract (no file to leave behind) or at a path (only who may write there can
+// connect): messages keep their bounds and carry descriptors.
 #pragma once
 
 #include <sys/types.h>
@@ -22,6 +23,11 @@ Fd accept_unix(const Fd& listener);
 // Does not wait: a listener whose backlog is full is Error(unreachable), as is one that is not
 // there.
 Fd connect_unix(const std::string& name);
+
+// The same at a path of any length. The file has mode 0600; one of our own that is there already is
+// replaced, anything else is an error.
+Fd listen_unix_path(const std::string& path);
+Fd connect_unix_path(const std::string& path);
 
 // Who was at the other end when it connected or listened, in the reader's namespaces: a process of
 // another pid namespace has pid 0, of another user namespace the overflow uid.
