@@ -81,6 +81,7 @@ struct QueueState {
   std::optional<CommandId> first;
   std::string first_type;
   std::string first_context;
+  friend bool operator==(const QueueState&, const QueueState&) = default;
 };
 
 // The client's end. Thread safe. submit() returns once the agent has accepted; it throws
@@ -91,7 +92,14 @@ class Connection {
   virtual ~Connection() = default;
   virtual std::shared_ptr<Pending> submit(const Command& command, std::shared_ptr<Loan> loan,
                                           Deadline command_deadline, Deadline accept_deadline) = 0;
+  // Without waiting for anything. Null if this end is closed.
+  virtual std::shared_ptr<Pending> post(const Command& command) noexcept = 0;
   virtual QueueState queue(Deadline deadline) = 0;
+  // The agent removes the named semaphore when this client is gone, or itself was restarted, unless
+  // it was released before.
+  virtual void guard_semaphore(const std::string& name, Deadline deadline) = 0;
+  virtual void release_semaphore(const std::string& name) noexcept = 0;
+  virtual std::int64_t agent_pid() const noexcept = 0;
   // Everything that is pending ends as cancelled; further calls fail.
   virtual void close() noexcept = 0;
 };

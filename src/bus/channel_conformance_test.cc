@@ -1,6 +1,5 @@
 // What every channel promises to agents and clients.
 #include <gtest/gtest.h>
-#include <poll.h>
 
 #include <atomic>
 #include <deque>
@@ -9,15 +8,35 @@
 
 #include "bus/channel_kinds.h"
 #include "bus/memory_channel.h"
+#include "bus/scripted_agent.h"
+#include "bus/socket_channel.h"
+#include "bus/socket_connection.h"
 
 namespace tensorbus::bus {
 
+namespace {
+
+ChannelSetup memory_setup(std::size_t capacity) {
+  std::unique_ptr<MemoryChannel> channel = make_memory_channel(capacity);
+  MemoryChannel* raw = channel.get();
+  return {std::move(channel), [raw] { return raw->connect(); }, nullptr};
+}
+
+ChannelSetup socket_setup(std::size_t capacity) {
+  const auto folder = std::make_shared<Folder>();
+  SocketChannelOptions options{folder->file("queue"), "job", 3, capacity, {}};
+  return {make_socket_channel(options),
+          [folder] {
+            return connect_to_agent({folder->file("queue"), folder->file("state"), "job", 3, {}},
+                                    Deadline::after(std::chrono::seconds(20)));
+          },
+          folder};
+}
+
+}  // namespace
+
 std::vector<ChannelKind> channel_kinds() {
-  return {{"memory", [](std::size_t capacity) {
-             std::unique_ptr<MemoryChannel> channel = make_memory_channel(capacity);
-             MemoryChannel* raw = channel.get();
-             return ChannelSetup{std::move(channel), [raw] { return raw->connect(); }, nullptr};
-           }}};
+  return {{"memory", memory_setup}, {"socket", socket_setup}};
 }
 
 namespace {
@@ -36,36 +55,6 @@ Code code_of(const std::function<void()>& call) {
   }
   return Code::ok;
 }
-
-// An agent on a thread that does with each submission what the test says.
-class ScriptedAgent {
- public:
-  using Script = std::function<void(Channel&, const ChannelEvent&)>;
-
-  ScriptedAgent(std::unique_ptr<Channel> channel, Script script)
-      : channel_(std::move(channel)), script_(std::move(script)), thread_([this] { run(); }) {}
-  ~ScriptedAgent() { stop(); }
-  void stop() {
-    stopped_ = true;
-    if (thread_.joinable()) thread_.join();
-    channel_.reset();
-  }
-
- private:
-  void run() {
-    while (!stopped_) {
-      for (const ChannelEvent& event : channel_->poll()) script_(*channel_, event);
-      if (!channel_->arm()) continue;
-      pollfd descriptor{channel_->fd(), POLLIN, 0};
-      ::poll(&descriptor, 1, 10);
-    }
-  }
-
-  std::unique_ptr<Channel> channel_;
-  Script script_;
-  std::atomic<bool> stopped_{false};
-  std::thread thread_;
-};
 
 // Answers each query with its batch's name as the message.
 void echo(Channel& channel, const ChannelEvent& event) {

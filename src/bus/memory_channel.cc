@@ -70,21 +70,14 @@ class MemoryConnection final : public Connection {
     os::check_not_forked(made_in_, "client");
     std::unique_lock lock(link_->mutex);
     wait_for_room(lock, accept_deadline);
-    const CommandId id{session_, ++sequence_};
-    const std::weak_ptr<Link> weak = link_;
-    auto pending =
-        std::make_shared<PendingCommand>(id, describe(command), [weak, id](const Status& reason) {
-          const auto link = weak.lock();
-          if (link == nullptr) return;
-          const std::lock_guard hold(link->mutex);
-          if (link->position.contains(id)) link->push(Cancelled{id, reason});
-        });
-    const std::uint64_t position = link_->next_position++;
-    link_->queue.emplace(position,
-                         Accepted{pending, std::string(type_of(command)), context_of(command)});
-    link_->position.emplace(id, position);
-    link_->push(Submission{id, command, command_deadline, std::move(loan)});
-    return pending;
+    return enter(command, std::move(loan), command_deadline);
+  }
+
+  std::shared_ptr<Pending> post(const Command& command) noexcept override {
+    if (made_in_ != os::fork_generation()) return nullptr;
+    const std::lock_guard lock(link_->mutex);
+    if (closed_ || link_->stopped) return nullptr;
+    return enter(command, nullptr, Deadline::never());
   }
 
   QueueState queue(Deadline) override {
@@ -98,6 +91,11 @@ class MemoryConnection final : public Connection {
     state.first_context = first.context;
     return state;
   }
+
+  // Nobody outlives this process to remove it.
+  void guard_semaphore(const std::string&, Deadline) override {}
+  void release_semaphore(const std::string&) noexcept override {}
+  std::int64_t agent_pid() const noexcept override { return ::getpid(); }
 
   void close() noexcept override {
     if (made_in_ != os::fork_generation()) return;
@@ -119,6 +117,25 @@ class MemoryConnection final : public Connection {
   }
 
  private:
+  std::shared_ptr<Pending> enter(const Command& command, std::shared_ptr<Loan> loan,
+                                 Deadline command_deadline) {
+    const CommandId id{session_, ++sequence_};
+    const std::weak_ptr<Link> weak = link_;
+    auto pending =
+        std::make_shared<PendingCommand>(id, describe(command), [weak, id](const Status& reason) {
+          const auto link = weak.lock();
+          if (link == nullptr) return;
+          const std::lock_guard hold(link->mutex);
+          if (link->position.contains(id)) link->push(Cancelled{id, reason});
+        });
+    const std::uint64_t position = link_->next_position++;
+    link_->queue.emplace(position,
+                         Accepted{pending, std::string(type_of(command)), context_of(command)});
+    link_->position.emplace(id, position);
+    link_->push(Submission{id, command, command_deadline, std::move(loan)});
+    return pending;
+  }
+
   void wait_for_room(std::unique_lock<std::mutex>& lock, Deadline deadline) {
     while (true) {
       if (closed_) throw Error(Code::failed, "this client is closed");

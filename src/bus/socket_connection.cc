@@ -1,0 +1,582 @@
+#include "bus/socket_connection.h"
+
+#include <fmt/format.h>
+#include <sys/prctl.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <atomic>
+#include <cerrno>
+#include <condition_variable>
+#include <cstring>
+#include <map>
+#include <mutex>
+#include <set>
+#include <thread>
+#include <utility>
+#include <vector>
+
+#include "base/interrupt.h"
+#include "base/log.h"
+#include "base/secret.h"
+#include "bus/frame_socket.h"
+#include "bus/heartbeat.h"
+#include "bus/pending_command.h"
+#include "bus/socket_channel.h"
+#include "bus/wire.h"
+#include "os/fork.h"
+#include "os/poll.h"
+
+namespace tensorbus::bus {
+namespace {
+
+constexpr Duration shortest_retry = std::chrono::milliseconds(20);
+constexpr Duration longest_retry = std::chrono::milliseconds(500);
+// How long an agent may take to say whether it had accepted something that is withdrawn.
+constexpr Duration withdraw_time = std::chrono::seconds(1);
+
+std::uint64_t random_session() {
+  std::uint64_t session = 0;
+  while (session == 0) {
+    const Id16 id = random_id();
+    std::memcpy(&session, id.data(), sizeof session);
+  }
+  return session;
+}
+
+// A submitted command until its outcome.
+struct Entry {
+  enum class State : std::uint8_t { submitted, accepted, refused };
+
+  Command command;
+  std::shared_ptr<Loan> loan;
+  Deadline deadline = Deadline::never();
+  std::shared_ptr<PendingCommand> pending;
+  State state = State::submitted;
+  Status refusal;
+  bool abandoned = false;  // nobody waits for its acceptance: cancel it then
+};
+
+struct Request {
+  bool answered = false;
+  QueueState queue;
+  Status status;
+};
+
+class SocketConnection final : public Connection,
+                               public std::enable_shared_from_this<SocketConnection> {
+ public:
+  SocketConnection(SocketConnectionOptions options, Deadline deadline)
+      : options_(std::move(options)), session_(random_session()) {
+    const wire::Welcome welcome = greet(deadline);
+    agent_pid_ = welcome.pid;
+  }
+
+  // Not in the constructor: cancellations refer to this object weakly.
+  void start() {
+    thread_ = std::thread([this] { run(); });
+  }
+
+  ~SocketConnection() override {
+    close();
+    if (made_in_ != os::fork_generation()) {
+      // In a forked child the thread does not exist and its sockets are closed.
+      thread_.detach();
+      return;
+    }
+    if (thread_.get_id() == std::this_thread::get_id()) {
+      thread_.detach();
+    } else if (thread_.joinable()) {
+      thread_.join();
+    }
+  }
+
+  std::shared_ptr<Pending> submit(const Command& command, std::shared_ptr<Loan> loan,
+                                  Deadline command_deadline, Deadline accept_deadline) override {
+    os::check_not_forked(made_in_, "client");
+    std::unique_lock lock(mutex_);
+    if (closed_) throw Error(Code::failed, "this client is closed");
+    if (const auto* close = std::get_if<CloseBatch>(&command)) {
+      registrations_.erase(close->registration);
+    }
+    const auto entry = std::make_shared<Entry>();
+    entry->command = command;
+    entry->loan = std::move(loan);
+    entry->deadline = command_deadline;
+    enter(entry);
+    try {
+      await(lock, accept_deadline, [&] { return entry->state != Entry::State::submitted; });
+    } catch (const Error& error) {
+      withdraw(lock, entry, error);
+    }
+    if (entry->state == Entry::State::refused) throw Error(entry->refusal);
+    return entry->pending;
+  }
+
+  std::shared_ptr<Pending> post(const Command& command) noexcept override {
+    if (made_in_ != os::fork_generation()) return nullptr;
+    const std::lock_guard lock(mutex_);
+    if (closed_) return nullptr;
+    if (const auto* close = std::get_if<CloseBatch>(&command)) {
+      registrations_.erase(close->registration);
+    }
+    const auto entry = std::make_shared<Entry>();
+    entry->command = command;
+    enter(entry);
+    return entry->pending;
+  }
+
+  QueueState queue(Deadline deadline) override {
+    const auto request = ask([](std::uint64_t number) { return wire::Look{number}; }, deadline);
+    return request->queue;
+  }
+
+  void guard_semaphore(const std::string& name, Deadline deadline) override {
+    const auto request = ask(
+        [&](std::uint64_t number) {
+          return wire::GuardSemaphore{number, name};
+        },
+        deadline);
+    if (!request->status.ok()) throw Error(request->status);
+  }
+
+  void release_semaphore(const std::string& name) noexcept override {
+    const std::lock_guard lock(mutex_);
+    send(wire::ReleaseSemaphore{name});
+  }
+
+  std::int64_t agent_pid() const noexcept override { return agent_pid_.load(); }
+
+  void close() noexcept override {
+    if (made_in_ != os::fork_generation()) return;
+    std::map<std::uint64_t, std::shared_ptr<Entry>> orphans;
+    {
+      const std::lock_guard lock(mutex_);
+      if (closed_.exchange(true)) return;
+      send(wire::Bye{});
+      drop_socket();
+      orphans.swap(entries_);
+      registrations_.clear();
+      for (const auto& [sequence, entry] : orphans) {
+        if (entry->state != Entry::State::submitted) continue;
+        entry->state = Entry::State::refused;
+        entry->refusal = {Code::cancelled, "the client was closed"};
+      }
+      changed_.notify_all();
+      wake_.signal();
+    }
+    for (const auto& [sequence, entry] : orphans) {
+      entry->pending->complete({.status = {Code::cancelled, "the client was closed"}});
+    }
+  }
+
+ private:
+  // --- connecting ---------------------------------------------------------------------------
+
+  // A greeted socket, or an error at the deadline. Errors that time does not mend are thrown at
+  // once.
+  wire::Welcome greet(Deadline deadline) {
+    Duration pause = shortest_retry;
+    while (true) {
+      std::string found;
+      try {
+        return try_to_greet(deadline);
+      } catch (const Error& error) {
+        if (error.code() != Code::unreachable && error.code() != Code::timeout) throw;
+        // One that waits for its agent to come back outlasts whoever has taken its place.
+        if (rejected_ && !thread_.joinable()) throw;
+        found = error.what();
+      }
+      if (deadline.expired() || closed_) throw unreachable(found);
+      pollfd wake{wake_.get(), POLLIN, 0};
+      os::wait_ready({&wake, 1}, sooner(deadline, Deadline::after(pause)));
+      pause = std::min(2 * pause, longest_retry);
+    }
+  }
+
+  wire::Welcome try_to_greet(Deadline deadline) {
+    const std::string path = socket_path(options_.queue_path);
+    auto socket = std::make_unique<FrameSocket>(os::connect_unix_path(path));
+    const os::Credentials peer = os::peer_credentials(socket->socket());
+    if (peer.uid != ::geteuid()) {
+      rejected_ = true;
+      throw Error(Code::unreachable,
+                  fmt::format("{} belongs to user {}, not to us (user {}); give another path", path,
+                              peer.uid, ::geteuid()));
+    }
+    socket->send({wire::encode(wire::Hello{wire::protocol_version, options_.space, options_.rank,
+                                           session_, ::getpid()}),
+                  {}});
+    while (true) {
+      if (std::optional<Frame> frame = socket->receive()) {
+        const wire::FromAgent answer = wire::decode_from_agent(frame->bytes);
+        if (const auto* rejected = std::get_if<wire::Rejected>(&answer)) {
+          rejected_ = true;
+          throw Error(Code::unreachable, path + ": " + rejected->reason.message);
+        }
+        const auto* welcome = std::get_if<wire::Welcome>(&answer);
+        if (welcome == nullptr) throw Error(Code::failed, path + " is not served by an agent");
+        adopt(std::move(socket), *welcome);
+        return *welcome;
+      }
+      if (socket->closed()) throw Error(Code::unreachable, "the agent ended while it was greeted");
+      pollfd ready[] = {{socket->socket().get(), POLLIN, 0}, {wake_.get(), POLLIN, 0}};
+      if (!os::wait_ready(ready, deadline)) {
+        throw Error(Code::timeout, "an agent listens at " + path + " but does not answer");
+      }
+      if (ready[1].revents != 0) throw Error(Code::cancelled, "the client was closed");
+    }
+  }
+
+  void adopt(std::unique_ptr<FrameSocket> socket, const wire::Welcome& welcome) {
+    const std::lock_guard lock(mutex_);
+    agent_pid_ = welcome.pid;
+#ifdef PR_SET_PTRACER
+    // Where Yama asks for it: this agent may read our memory. Elsewhere there is no such call.
+    if (welcome.pid > 0) ::prctl(PR_SET_PTRACER, welcome.pid, 0, 0, 0);
+#endif
+    socket_ = std::move(socket);
+    os::close_in_children(socket_->socket().get());
+  }
+
+  void drop_socket() noexcept {
+    if (socket_ == nullptr) return;
+    os::forget_in_children(socket_->socket().get());
+    // The thread may be about to poll it: it only goes away there.
+    old_sockets_.push_back(std::move(socket_));
+  }
+
+  Error unreachable(const std::string& found) const {
+    return {
+        Code::unreachable,
+        fmt::format("agent {} cannot be reached: {}. {} Is `tensorbus agent --rank {}` running, "
+                    "and are AGENT_RANK and TENSOR_BUS_COMMAND_QUEUE_PATH right?",
+                    options_.rank, found, describe_heartbeat(options_.state_path), options_.rank)};
+  }
+
+  // --- under the mutex ----------------------------------------------------------------------
+
+  void enter(const std::shared_ptr<Entry>& entry) {
+    const std::uint64_t sequence = ++sequence_;
+    const std::weak_ptr<SocketConnection> weak = weak_from_this();
+    entry->pending =
+        std::make_shared<PendingCommand>(CommandId{session_, sequence}, describe(entry->command),
+                                         [weak, sequence](const Status& reason) {
+                                           if (const auto connection = weak.lock())
+                                             connection->cancel(sequence, reason);
+                                         });
+    entries_[sequence] = entry;
+    send_entry(sequence, *entry);
+  }
+
+  void send_entry(std::uint64_t sequence, Entry& entry) {
+    if (socket_ == nullptr) return;
+    wire::Submit submit;
+    submit.sequence = sequence;
+    submit.command = encode(entry.command);
+    if (!entry.deadline.is_never()) submit.time_left = entry.deadline.remaining().count();
+    LoanOffer offered;
+    if (entry.loan != nullptr) {
+      try {
+        offered = options_.offer(*entry.loan);
+      } catch (const Error& error) {
+        refuse(sequence, entry, error.status());
+        return;
+      }
+      submit.loan = offered.bytes;
+    }
+    send(std::move(submit), std::move(offered.fds));
+  }
+
+  void refuse(std::uint64_t sequence, Entry& entry, const Status& reason) {
+    entry.state = Entry::State::refused;
+    entry.refusal = reason;
+    entries_.erase(sequence);
+    changed_.notify_all();
+  }
+
+  void send(const wire::FromClient& message, std::vector<os::Fd> fds = {}) noexcept {
+    if (socket_ == nullptr) return;
+    try {
+      socket_->send({wire::encode(message), std::move(fds)});
+      if (socket_->wants_write() || socket_->closed()) wake_.signal();
+    } catch (const std::exception& error) {
+      log::warn("agent {}: {}", options_.rank, error.what());
+      drop_socket();
+      wake_.signal();
+    }
+  }
+
+  template <typename Condition>
+  void await(std::unique_lock<std::mutex>& lock, Deadline deadline, Condition condition) {
+    while (!condition()) {
+      if (deadline.expired()) throw Error(Code::timeout, "the agent has not answered");
+      const Duration sleep = std::min(deadline.remaining(), longest_sleep());
+      if (sleep == Duration::max()) {
+        changed_.wait(lock);
+      } else {
+        changed_.wait_for(lock, sleep);
+      }
+      if (condition()) return;
+      lock.unlock();
+      try {
+        throw_if_interrupted();
+      } catch (...) {
+        lock.lock();
+        throw;
+      }
+      lock.lock();
+    }
+  }
+
+  // The caller gives up. Returns if the command turns out to be accepted after all.
+  void withdraw(std::unique_lock<std::mutex>& lock, const std::shared_ptr<Entry>& entry,
+                const Error& why) {
+    const auto answered = [&] { return entry->state != Entry::State::submitted; };
+    if (socket_ != nullptr) {
+      send(wire::Withdraw{entry->pending->id().sequence});
+      if (why.code() == Code::timeout) {
+        try {
+          await(lock, Deadline::after(withdraw_time), answered);
+          return;
+        } catch (const Error&) {
+          if (answered()) return;
+        }
+      }
+      entry->abandoned = true;
+    } else {
+      entries_.erase(entry->pending->id().sequence);
+    }
+    if (why.code() == Code::interrupted) throw why;
+    lock.unlock();
+    throw unreachable(
+        agent_pid_ > 0 ? fmt::format("process {} has accepted nothing in time", agent_pid_.load())
+                       : "it has ended");
+  }
+
+  template <typename Make>
+  std::shared_ptr<Request> ask(Make make, Deadline deadline) {
+    os::check_not_forked(made_in_, "client");
+    std::unique_lock lock(mutex_);
+    if (closed_) throw Error(Code::failed, "this client is closed");
+    const std::uint64_t number = ++requests_made_;
+    const auto request = std::make_shared<Request>();
+    requests_[number] = request;
+    if (socket_ == nullptr) request->status = {Code::unreachable, "its agent has ended"};
+    send(make(number));
+    try {
+      await(lock, deadline, [&] { return request->answered || closed_ || socket_ == nullptr; });
+    } catch (const Error&) {
+      requests_.erase(number);
+      throw;
+    }
+    requests_.erase(number);
+    if (!request->answered) {
+      lock.unlock();
+      throw unreachable("its process has ended");
+    }
+    return request;
+  }
+
+  void cancel(std::uint64_t sequence, const Status& reason) {
+    const std::lock_guard lock(mutex_);
+    if (entries_.contains(sequence)) send(wire::Cancel{sequence, reason});
+  }
+
+  // --- the thread ---------------------------------------------------------------------------
+
+  void run() {
+    while (true) {
+      FrameSocket* socket = nullptr;
+      bool writing = false;
+      {
+        const std::lock_guard lock(mutex_);
+        old_sockets_.clear();
+        if (closed_) return;
+        socket = socket_.get();
+        writing = socket != nullptr && socket->wants_write();
+      }
+      if (socket == nullptr) {
+        come_back();
+        continue;
+      }
+      pollfd ready[] = {
+          {socket->socket().get(), static_cast<short>(writing ? POLLIN | POLLOUT : POLLIN), 0},
+          {wake_.get(), POLLIN, 0}};
+      ::poll(ready, 2, -1);
+      wake_.drain();
+      receive();
+    }
+  }
+
+  void receive() {
+    std::vector<std::pair<std::shared_ptr<PendingCommand>, Outcome>> over;
+    {
+      const std::lock_guard lock(mutex_);
+      if (socket_ == nullptr) return;
+      try {
+        socket_->flush();
+        while (std::optional<Frame> frame = socket_->receive()) {
+          handle(wire::decode_from_agent(frame->bytes), over);
+        }
+      } catch (const std::exception& error) {
+        log::warn("agent {} is left: {}", options_.rank, error.what());
+        drop_socket();
+      }
+      if (socket_ != nullptr && socket_->closed()) drop_socket();
+      if (socket_ == nullptr && !closed_) agent_ended(over);
+    }
+    // Their calls may submit again.
+    for (auto& [pending, outcome] : over) pending->complete(std::move(outcome));
+  }
+
+  using Over = std::vector<std::pair<std::shared_ptr<PendingCommand>, Outcome>>;
+
+  void handle(const wire::FromAgent& message, Over& over) {
+    if (const auto* accepted = std::get_if<wire::Accepted>(&message)) {
+      const auto found = entries_.find(accepted->sequence);
+      if (found == entries_.end()) return;
+      found->second->state = Entry::State::accepted;
+      if (found->second->abandoned) {
+        send(wire::Cancel{accepted->sequence, {Code::cancelled, "its caller has given up"}});
+      }
+      changed_.notify_all();
+    } else if (const auto* refused = std::get_if<wire::Refused>(&message)) {
+      const auto found = entries_.find(refused->sequence);
+      if (found != entries_.end()) refuse(refused->sequence, *found->second, refused->reason);
+    } else if (const auto* done = std::get_if<wire::Done>(&message)) {
+      const auto found = entries_.find(done->sequence);
+      if (found == entries_.end()) return;
+      Outcome outcome = decode_outcome(done->outcome);
+      remember(*found->second, outcome);
+      over.emplace_back(found->second->pending, std::move(outcome));
+      entries_.erase(found);
+    } else if (const auto* progress = std::get_if<wire::Progress>(&message)) {
+      const auto found = entries_.find(progress->sequence);
+      if (found != entries_.end()) {
+        found->second->pending->progress(progress->done, progress->total);
+      }
+    } else if (const auto* looked = std::get_if<wire::Looked>(&message)) {
+      answer(looked->request, looked->state, {});
+    } else if (const auto* guarded = std::get_if<wire::Guarded>(&message)) {
+      answer(guarded->request, {}, guarded->status);
+    } else {
+      throw Error(Code::failed, "it greets twice");
+    }
+  }
+
+  void answer(std::uint64_t number, const QueueState& queue, const Status& status) {
+    const auto found = requests_.find(number);
+    if (found == requests_.end()) return;
+    found->second->queue = queue;
+    found->second->status = status;
+    found->second->answered = true;
+    changed_.notify_all();
+  }
+
+  // Registrations are made again with an agent that replaces this one.
+  void remember(const Entry& entry, const Outcome& outcome) {
+    const auto* batch = std::get_if<RegisterBatch>(&entry.command);
+    if (batch == nullptr || !outcome.status.ok()) return;
+    registrations_[batch->registration] = {entry.command, entry.loan};
+  }
+
+  Outcome ended_with_agent(const Entry& entry) const {
+    return {.status = {Code::unreachable,
+                       fmt::format("{}: agent {} (process {}) ended before it was over; what it "
+                                   "has moved is not known. It can be tried again when the agent "
+                                   "is back",
+                                   describe(entry.command), options_.rank, agent_pid_.load())}};
+  }
+
+  void agent_ended(Over& over) {
+    log::warn("agent {} (process {}) has ended; waiting for another", options_.rank,
+              agent_pid_.load());
+    for (auto at = entries_.begin(); at != entries_.end();) {
+      if (at->second->state != Entry::State::accepted) {
+        ++at;
+        continue;
+      }
+      over.emplace_back(at->second->pending, ended_with_agent(*at->second));
+      at = entries_.erase(at);
+    }
+    changed_.notify_all();
+  }
+
+  void come_back() {
+    wire::Welcome welcome;
+    try {
+      rejected_ = false;
+      welcome = greet(Deadline::never());
+    } catch (const Error& error) {
+      const std::lock_guard lock(mutex_);
+      if (closed_) return;
+      log::warn("{}", error.what());
+      return;
+    }
+    Over over;
+    {
+      const std::lock_guard lock(mutex_);
+      if (closed_) return;
+      log::info("agent {} is back as process {}", options_.rank, welcome.pid);
+      std::map<std::uint64_t, std::shared_ptr<Entry>> unanswered;
+      unanswered.swap(entries_);
+      sequence_ = std::max(sequence_, welcome.last_accepted);
+      for (const auto& [number, registration] : registrations_) {
+        const auto entry = std::make_shared<Entry>();
+        entry->command = registration.command;
+        entry->loan = registration.loan;
+        enter(entry);
+        entry->pending->on_done([pending = entry->pending.get(), rank = options_.rank] {
+          const Status& status = pending->wait(Deadline::never()).status;
+          if (!status.ok()) log::error("agent {}: {}", rank, status.message);
+        });
+      }
+      for (const auto& [sequence, entry] : unanswered) {
+        if (sequence <= welcome.last_accepted) {
+          // The last agent had accepted it and could not say so.
+          entry->state = Entry::State::accepted;
+          over.emplace_back(entry->pending, ended_with_agent(*entry));
+        } else if (!entry->abandoned) {
+          enter(entry);
+        }
+      }
+      changed_.notify_all();
+    }
+    for (auto& [pending, outcome] : over) pending->complete(std::move(outcome));
+  }
+
+  struct Registration {
+    Command command;
+    std::shared_ptr<Loan> loan;
+  };
+
+  const SocketConnectionOptions options_;
+  const std::uint64_t session_;
+  const unsigned made_in_ = os::fork_generation();
+  std::atomic<std::int64_t> agent_pid_{0};
+  os::EventFd wake_;
+  bool rejected_ = false;  // by an agent that is not ours; of whoever greets
+
+  std::mutex mutex_;
+  std::condition_variable changed_;
+  std::atomic<bool> closed_{false};
+  std::unique_ptr<FrameSocket> socket_;
+  std::vector<std::unique_ptr<FrameSocket>> old_sockets_;
+  std::uint64_t sequence_ = 0;
+  std::map<std::uint64_t, std::shared_ptr<Entry>> entries_;
+  std::map<std::uint64_t, Registration> registrations_;
+  std::uint64_t requests_made_ = 0;
+  std::map<std::uint64_t, std::shared_ptr<Request>> requests_;
+  std::thread thread_;
+};
+
+}  // namespace
+
+std::shared_ptr<Connection> connect_to_agent(SocketConnectionOptions options, Deadline deadline) {
+  auto connection = std::make_shared<SocketConnection>(std::move(options), deadline);
+  connection->start();
+  return connection;
+}
+
+}  // namespace tensorbus::bus
