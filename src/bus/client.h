@@ -1,0 +1,92 @@
+// What a worker does with its agent, wherever that runs.
+#pragma once
+
+#include <cstdint>
+#include <map>
+#include <memory>
+#include <mutex>
+#include <optional>
+#include <span>
+#include <string>
+#include <vector>
+
+#include "bus/channel.h"
+#include "bus/transfer.h"
+#include "fabric/pool.h"
+#include "tensor/view.h"
+
+namespace tensorbus::bus {
+
+// A tensor to register, with the pair it belongs to.
+struct BatchTensor {
+  TensorView view;
+  std::string pair;
+  std::string name;
+  std::optional<Shape> global_shape;
+};
+
+struct RegisterOptions {
+  std::optional<std::int64_t> chunk_bytes;
+  std::optional<std::string> role;
+  Verify verify = Verify::off;
+};
+
+// Thread safe. Calls throw Error: the agent's, with its message, as CommandError. A blocking call
+// that expires or is interrupted has cancelled its command, and the memory of a send is the
+// caller's again.
+class Client {
+ public:
+  // `gates`: where the agent finds the counters of sends; the fabric's pool if it runs here.
+  Client(std::shared_ptr<Connection> connection, std::shared_ptr<fabric::Pool> gates);
+  ~Client();
+  Client(const Client&) = delete;
+  Client& operator=(const Client&) = delete;
+
+  // Not blocking: the first later call that names the pair waits for it and throws its error.
+  void init_pair(const InitPair& pair, bool blocking, Deadline deadline);
+  // Returns the number of the registration. The memory stays lent until it is closed.
+  std::uint64_t register_tensors(const std::string& batch, std::span<const BatchTensor> tensors,
+                                 const RegisterOptions& options, Deadline deadline);
+  // `now`: where the tensors are today; one that has moved since it was registered is an
+  // Error(invalid_argument) that names it.
+  std::shared_ptr<TransferState> transfer(const std::string& batch, Direction direction,
+                                          const std::optional<std::string>& role,
+                                          std::span<const TensorView> now, bool blocking,
+                                          Deadline deadline);
+  bool query_signal(const QuerySignal& query, Deadline deadline);
+  // Closes this registration, never a newer one of the same batch.
+  void close_batch(const std::string& batch, std::uint64_t registration, bool blocking,
+                   Deadline deadline);
+  // The same, without waiting for anything: its memory must stay until the result, if there is one,
+  // is done.
+  std::shared_ptr<Pending> drop_batch(const std::string& batch,
+                                      std::uint64_t registration) noexcept;
+
+  // Which registration a call for this batch means; 0 if none of this client's.
+  std::uint64_t registration_of(const std::string& batch, const std::optional<std::string>& role);
+
+  QueueState queue(Deadline deadline) { return connection_->queue(deadline); }
+  std::int64_t agent_pid() const noexcept { return connection_->agent_pid(); }
+  // Cancels what runs and waits, no longer than this, until the agent lets go of our memory. True
+  // if it has.
+  bool close(Deadline deadline) noexcept;
+
+ private:
+  struct Registration;
+
+  Outcome run(const Command& command, std::shared_ptr<Loan> loan, Deadline deadline);
+  void wait_for_pair(const std::string& pair, Deadline deadline);
+  std::shared_ptr<Registration> find(const std::string& batch,
+                                     const std::optional<std::string>& role);
+  void forget(std::uint64_t registration) noexcept;
+
+  const std::shared_ptr<Connection> connection_;
+  const std::shared_ptr<fabric::Pool> gates_;
+  std::mutex mutex_;
+  bool closed_ = false;
+  std::map<std::string, std::shared_ptr<Pending>> pairs_;  // asked for without blocking
+  std::map<std::uint64_t, std::shared_ptr<Registration>> registrations_;
+  std::vector<std::weak_ptr<TransferState>> transfers_;
+};
+
+}  // namespace tensorbus::bus
