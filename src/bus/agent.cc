@@ -6,7 +6,7 @@
 
 #include "base/clock.h"
 #include "base/log.h"
-#include "bus/packed.h"
+#include "bus/heartbeat.h"
 
 namespace tensorbus::bus {
 namespace {
@@ -222,7 +222,7 @@ void Agent::beat() {
   for (const auto& [key, batch] : batches_) {
     if (current.empty()) current = batch->current();
   }
-  parts_.state.put("heartbeat", pack(Json::array({wall_clock_ns(), options_.space, current})));
+  parts_.state.put("heartbeat", encode(Heartbeat{wall_clock_ns(), options_.space, current}));
 }
 
 bool Agent::arm() {
