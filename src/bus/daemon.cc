@@ -1,0 +1,86 @@
+#include "bus/daemon.h"
+
+#include <cstring>
+#include <utility>
+
+#include "base/clock.h"
+#include "base/log.h"
+#include "base/secret.h"
+#include "bus/agent.h"
+#include "bus/loop.h"
+#include "bus/store_directory.h"
+#include "fabric/shm_fabric.h"
+
+namespace tensorbus::bus {
+namespace {
+
+std::uint64_t random_number() {
+  const Id16 id = random_id();
+  std::uint64_t number = 0;
+  std::memcpy(&number, id.data(), sizeof number);
+  return number;
+}
+
+}  // namespace
+
+std::string default_queue_path(Rank rank) {
+  return "/tmp/agent_rank" + std::to_string(rank) + "_command.lmdb";
+}
+std::string default_state_path(Rank rank) {
+  return "/tmp/agent_rank" + std::to_string(rank) + "_state.lmdb";
+}
+
+Daemon::Daemon(std::shared_ptr<Store> store, DaemonOptions options, Deadline deadline)
+    : options_(std::move(options)),
+      store_(std::move(store)),
+      pool_(std::make_shared<fabric::Pool>()),
+      state_(std::make_unique<LmdbState>(options_.state_path)) {
+  if (!options_.bind.empty()) {
+    throw Error(Code::unsupported, "agents do not reach other hosts yet; leave out the address");
+  }
+  SocketChannelOptions channel;
+  channel.queue_path = options_.queue_path;
+  channel.space = options_.space;
+  channel.rank = options_.rank;
+  channel.open_loan = [pool = pool_](LoanOffer offer) {
+    return open_loan(std::move(offer), *pool);
+  };
+  channel_ = make_socket_channel(channel);
+  const std::string secret = shared_secret(*store_, options_.space, deadline);
+  fabric::ShmOptions shm;
+  shm.name = "rank " + std::to_string(options_.rank);
+  shm.secret = secret;
+  shm.pool = pool_;
+  fabric_ = fabric::make_shm_fabric(std::move(shm));
+  directory_ = make_store_directory(store_, {options_.space});
+  agent_ = std::make_unique<Agent>(
+      AgentParts{*fabric_, *channel_, *directory_, *state_, random_number, secret},
+      AgentOptions{options_.rank, options_.space});
+  log::info("agent {} of namespace \"{}\": commands at {}, state in {}", options_.rank,
+            options_.space, socket_path(options_.queue_path), options_.state_path);
+}
+
+Daemon::~Daemon() { close(false); }
+
+void Daemon::run() { bus::run(*agent_, stop_); }
+
+void Daemon::step() { agent_->step(now()); }
+
+void Daemon::close(bool destroy) {
+  if (agent_ == nullptr) return;
+  if (!agent_->over()) {
+    stop_.signal();
+    bus::run(*agent_, stop_);
+  }
+  agent_.reset();
+  directory_.reset();
+  if (destroy) {
+    channel_->remove_at_close();
+    state_->remove_at_close();
+  }
+  channel_.reset();
+  fabric_.reset();
+  state_.reset();
+}
+
+}  // namespace tensorbus::bus

@@ -1,0 +1,61 @@
+// An agent with files and a socket, for workers in other processes.
+#pragma once
+
+#include <memory>
+#include <string>
+
+#include "bus/lmdb_state.h"
+#include "bus/socket_channel.h"
+#include "fabric/fabric.h"
+#include "fabric/pool.h"
+#include "os/poll.h"
+#include "tensorbus/store.h"
+
+namespace tensorbus::bus {
+
+class Agent;
+class Directory;
+
+struct DaemonOptions {
+  Rank rank = 0;  // unique among the agents of the namespace
+  std::string space = "default";
+  std::string queue_path;
+  std::string state_path;
+  std::string bind;  // the address on which other hosts reach it; empty: this host only
+};
+
+// The paths that clients of this rank look at if they are told none.
+std::string default_queue_path(Rank rank);
+std::string default_state_path(Rank rank);
+
+// Owned by one thread; stop() from any.
+class Daemon {
+ public:
+  // Takes the files (Error(failed) if they cannot be used), then meets the others in the store.
+  Daemon(std::shared_ptr<Store> store, DaemonOptions options, Deadline deadline);
+  ~Daemon();
+  Daemon(const Daemon&) = delete;
+  Daemon& operator=(const Daemon&) = delete;
+
+  // Serves until stop(). Throws Error(interrupted).
+  void run();
+  // Does what there is to do now.
+  void step();
+  void stop() noexcept { stop_.signal(); }
+  // Ends every command as cancelled and withdraws what was published. With `destroy` the files go;
+  // without, the next agent of this rank goes on from them.
+  void close(bool destroy);
+
+ private:
+  const DaemonOptions options_;
+  std::shared_ptr<Store> store_;
+  std::shared_ptr<fabric::Pool> pool_;
+  std::unique_ptr<LmdbState> state_;
+  std::unique_ptr<fabric::Fabric> fabric_;
+  std::unique_ptr<SocketChannel> channel_;
+  std::unique_ptr<Directory> directory_;
+  std::unique_ptr<Agent> agent_;
+  os::EventFd stop_;
+};
+
+}  // namespace tensorbus::bus
