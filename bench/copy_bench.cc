@@ -15,6 +15,7 @@
 #include <vector>
 
 #include "copy/execute.h"
+#include "json_option.h"
 #include "tensorbus/plan.h"
 
 namespace tensorbus {
@@ -235,13 +236,7 @@ void write_json(const std::string& path, const std::vector<Case>& cases,
 }
 
 int main_(int argc, char** argv) {
-  std::string json;
-  if (argc == 3 && std::string_view(argv[1]) == "--json") {
-    json = argv[2];
-  } else if (argc != 1) {
-    fmt::print(stderr, "usage: copy_bench [--json FILE]\n");
-    return 2;
-  }
+  const std::string json = bench::json_option(argc, argv);
   const Buffer from(256 * mebibyte);
   const Buffer to(256 * mebibyte);
   const std::vector<Case> cases = all_cases(from, to);

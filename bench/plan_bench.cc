@@ -6,9 +6,9 @@
 #include <chrono>
 #include <fstream>
 #include <string>
-#include <string_view>
 #include <vector>
 
+#include "json_option.h"
 #include "tensorbus/plan.h"
 
 namespace tensorbus {
@@ -172,13 +172,7 @@ void write_json(const std::string& path, const std::vector<Result>& results) {
 }
 
 int main_(int argc, char** argv) {
-  std::string json;
-  if (argc == 3 && std::string_view(argv[1]) == "--json") {
-    json = argv[2];
-  } else if (argc != 1) {
-    fmt::print(stderr, "usage: plan_bench [--json FILE]\n");
-    return 2;
-  }
+  const std::string json = bench::json_option(argc, argv);
   const std::vector<Result> results = measure_all();
   print(results);
   if (!json.empty()) write_json(json, results);

@@ -71,21 +71,38 @@ struct Side {
   std::vector<std::vector<Number>> memory;
 };
 
+// Both sides of a redistribution, the source filled, and what the target must become.
+struct Move {
+  Move(plan::RandomCase& random, Layout from_layout, Layout to_layout, const Shape& whole)
+      : source(std::move(from_layout)),
+        target(std::move(to_layout)),
+        from(random, source, whole),
+        to(random, target, whole),
+        expected(to) {
+    from.fill(whole);
+    expected.fill(whole);
+  }
+  static Move between_any_layouts(plan::RandomCase& random, const Shape& whole) {
+    Layout source = random.layout(whole.size(), false);
+    Layout target = random.layout(whole.size(), false);
+    return {random, std::move(source), std::move(target), whole};
+  }
+
+  Layout source;
+  Layout target;
+  Side from;
+  Side to;
+  Side expected;
+};
+
 // proves: B4.1 B5.6 B5.7 B5.8 B5.9
 TEST(Redistribute, EveryTargetElementIsItsOwnAndNothingElseIsWritten) {
   for (unsigned seed = 0; seed < 400; ++seed) {
     plan::RandomCase random(seed);
-    const Shape whole = random.shape(4);
-    const Layout source = random.layout(whole.size(), false);
-    const Layout target = random.layout(whole.size(), false);
-    Side from(random, source, whole);
-    Side to(random, target, whole);
-    from.fill(whole);
-    Side expected = to;
-    expected.fill(whole);
-    redistribute(source, from.views(), target, to.views());
-    ASSERT_EQ(to.memory, expected.memory)
-        << "seed " << seed << ": " << to_string(source) << " to " << to_string(target);
+    Move move = Move::between_any_layouts(random, random.shape(4));
+    redistribute(move.source, move.from.views(), move.target, move.to.views());
+    ASSERT_EQ(move.to.memory, move.expected.memory)
+        << "seed " << seed << ": " << to_string(move.source) << " to " << to_string(move.target);
   }
 }
 
@@ -96,17 +113,12 @@ TEST(Redistribute, PartialSourcesWithAnyStridesAreSummed) {
     const Shape whole = random.shape(3);
     const Layout source(
         Mesh({2, 3}), {Partial{ReduceOp::sum}, whole.empty() ? Placement(Replicate{}) : Shard{-1}});
-    const Layout target = random.layout(whole.size(), false);
-    Side from(random, source, whole);
-    Side to(random, target, whole);
-    from.fill(whole);
-    Side expected = to;
-    expected.fill(whole);
-    for (std::vector<Number>& memory : expected.memory) {
+    Move move(random, source, random.layout(whole.size(), false), whole);
+    for (std::vector<Number>& memory : move.expected.memory) {
       for (Number& number : memory) number = number == untouched ? untouched : 2 * number;
     }
-    redistribute(source, from.views(), target, to.views());
-    ASSERT_EQ(to.memory, expected.memory) << "seed " << seed;
+    redistribute(move.source, move.from.views(), move.target, move.to.views());
+    ASSERT_EQ(move.to.memory, move.expected.memory) << "seed " << seed;
   }
 }
 
@@ -115,22 +127,17 @@ TEST(Redistribute, PackingAndUnpackingByProgramsOfOneSideGivesTheDirectCopy) {
   for (unsigned seed = 0; seed < 300; ++seed) {
     plan::RandomCase random(seed);
     const Shape whole = random.shape(4);
-    const Layout source = random.layout(whole.size(), false);
-    const Layout target = random.layout(whole.size(), false);
-    Side from(random, source, whole);
-    Side to(random, target, whole);
-    from.fill(whole);
-    Side expected = to;
-    expected.fill(whole);
-    const plan::Plan batch[] = {plan::make(source, target, whole, {Dtype::int32, Dtype::int32})};
-    const std::vector<TensorView> sources = from.views();
-    const std::vector<TensorView> targets = to.views();
-    for (const Rank reader : target.mesh().ranks()) {
+    Move move = Move::between_any_layouts(random, whole);
+    const plan::Plan batch[] = {
+        plan::make(move.source, move.target, whole, {Dtype::int32, Dtype::int32})};
+    const std::vector<TensorView> sources = move.from.views();
+    const std::vector<TensorView> targets = move.to.views();
+    for (const Rank reader : move.target.mesh().ranks()) {
       for (const plan::Stream& stream : plan::read_streams(batch, reader, 64)) {
-        const std::size_t owner = source.mesh().index_of(stream.source.ranks.front());
-        const std::size_t own = target.mesh().index_of(reader);
-        const plan::Strides source_strides = {from.strides[owner]};
-        const plan::Strides target_strides = {to.strides[own]};
+        const std::size_t owner = move.source.mesh().index_of(stream.source.ranks.front());
+        const std::size_t own = move.target.mesh().index_of(reader);
+        const plan::Strides source_strides = {move.from.strides[owner]};
+        const plan::Strides target_strides = {move.to.strides[own]};
         const plan::Program packing = plan::compile(stream, &source_strides, nullptr);
         const plan::Program unpacking = plan::compile(stream, nullptr, &target_strides);
         ASSERT_EQ(packing.chunks.size(), unpacking.chunks.size());
@@ -143,7 +150,7 @@ TEST(Redistribute, PackingAndUnpackingByProgramsOfOneSideGivesTheDirectCopy) {
         }
       }
     }
-    ASSERT_EQ(to.memory, expected.memory) << "seed " << seed;
+    ASSERT_EQ(move.to.memory, move.expected.memory) << "seed " << seed;
   }
 }
 

@@ -54,6 +54,14 @@ class ReaderCells {
   std::map<std::pair<std::size_t, std::int64_t>, std::vector<std::int64_t>> known_;
 };
 
+void check_dims(const char* side, const Layout& layout, std::size_t dims) {
+  try {
+    cuts_of(layout, dims);
+  } catch (const Error& error) {
+    throw Error(error.code(), std::string(side) + " " + to_string(layout) + ": " + error.what());
+  }
+}
+
 void check_types(const Layout& source, Types types) {
   if (!castable(types.source, types.target)) {
     throw Error(Code::invalid_argument, std::string(to_string(types.source)) +
@@ -155,8 +163,8 @@ Plan::Plan(Tables tables, Shape shape, Types types)
   const std::int64_t count = element_count(shape_);
   const std::size_t widest = std::max(item_bytes(types_.source), item_bytes(types_.target));
   checked_multiply(count, static_cast<std::int64_t>(widest), "the size of a tensor in bytes");
-  cuts_of(source(), shape_.size());
-  cuts_of(target(), shape_.size());
+  check_dims("source", source(), shape_.size());
+  check_dims("target", target(), shape_.size());
   check_types(source(), types_);
 }
 

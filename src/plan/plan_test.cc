@@ -8,6 +8,7 @@
 #include <set>
 
 #include "plan/random_case.h"
+#include "tensor/test_refusal.h"
 #include "tensorbus/status.h"
 
 namespace tensorbus::plan {
@@ -19,6 +20,18 @@ constexpr Types float32 = {Dtype::float32, Dtype::float32};
 
 Plan plan_of(const char* source, const char* target, Shape shape, const Hosts& hosts = {}) {
   return make(parse_layout(source), parse_layout(target), std::move(shape), float32, hosts);
+}
+
+Plan random_plan(RandomCase& random) {
+  const Shape shape = random.shape();
+  const Layout source = random.layout(shape.size(), true);
+  const Layout target = random.layout(shape.size(), false);
+  return make(source, target, shape, float32, random.hosts(source, target));
+}
+
+std::string to_text(const Plan& plan) {
+  return to_string(plan.source()) + " -> " + to_string(plan.target()) + " " +
+         to_string(plan.shape());
 }
 
 // The global index along one dimension of each local one.
@@ -103,12 +116,9 @@ TEST(Plan, ReplicatedHalvesAreEachServedBySomeone) {
 TEST(Plan, EveryTargetElementIsWrittenOnceFromWhereItLies) {
   RandomCase random(11);
   for (int round = 0; round < 400; ++round) {
-    const Shape shape = random.shape();
-    const Layout source = random.layout(shape.size(), true);
-    const Layout target = random.layout(shape.size(), false);
-    const Plan plan = make(source, target, shape, float32, random.hosts(source, target));
-    SCOPED_TRACE(to_string(source) + " -> " + to_string(target) + " " + to_string(shape));
-    for (const Rank rank : target.mesh().ranks()) {
+    const Plan plan = random_plan(random);
+    SCOPED_TRACE(to_text(plan));
+    for (const Rank rank : plan.target().mesh().ranks()) {
       EXPECT_THAT(writes(plan, rank, plan.reads(rank)), testing::Each(1));
     }
   }
@@ -117,18 +127,16 @@ TEST(Plan, EveryTargetElementIsWrittenOnceFromWhereItLies) {
 TEST(Plan, WhatIsReadIsWhatIsServed) {
   RandomCase random(12);
   for (int round = 0; round < 400; ++round) {
-    const Shape shape = random.shape();
-    const Layout source = random.layout(shape.size(), true);
-    const Layout target = random.layout(shape.size(), false);
-    const Plan plan = make(source, target, shape, float32, random.hosts(source, target));
-    SCOPED_TRACE(to_string(source) + " -> " + to_string(target) + " " + to_string(shape));
+    const Plan plan = random_plan(random);
+    SCOPED_TRACE(to_text(plan));
     std::map<Rank, std::vector<Piece>> expected;
-    for (const Rank rank : target.mesh().ranks()) {
+    for (const Rank rank : plan.target().mesh().ranks()) {
       for (const Piece& piece : plan.reads(rank)) {
         for (const Rank member : piece.source.ranks) expected[member].push_back(piece);
       }
     }
-    for (const Rank rank : source.mesh().ranks()) EXPECT_EQ(plan.serves(rank), expected[rank]);
+    for (const Rank rank : plan.source().mesh().ranks())
+      EXPECT_EQ(plan.serves(rank), expected[rank]);
   }
 }
 
@@ -142,7 +150,7 @@ TEST(Plan, ReplicasShareReadersEvenlyAndNearOnesComeFirst) {
     const Layout target = random.layout(shape.size(), false);
     const Hosts hosts = random.hosts(source, target);
     const Plan plan = make(source, target, shape, float32, hosts);
-    SCOPED_TRACE(to_string(source) + " -> " + to_string(target) + " " + to_string(shape));
+    SCOPED_TRACE(to_text(plan));
 
     std::map<std::vector<Rank>, std::map<Rank, int>> served;  // by candidates
     for (const Rank reader : target.mesh().ranks()) {
@@ -228,18 +236,6 @@ TEST(Plan, TwoToTheFortyElementsDoNotOverflow) {
   EXPECT_EQ(total, edge * edge / 8);
 }
 
-template <typename Call>
-std::string refusal(Call call) {
-  try {
-    call();
-  } catch (const Error& error) {
-    EXPECT_EQ(error.code(), Code::invalid_argument);
-    return error.what();
-  }
-  ADD_FAILURE() << "no error";
-  return "";
-}
-
 // proves: B4.2, B4.3
 TEST(Plan, BadInputIsRefusedSayingWhatWasExpected) {
   const auto refused = [](const char* source, const char* target, Types types,
@@ -247,6 +243,7 @@ TEST(Plan, BadInputIsRefusedSayingWhatWasExpected) {
     return refusal([&] { make(parse_layout(source), parse_layout(target), {4}, types, hosts); });
   };
   EXPECT_THAT(refused("2:S0", "2:P", float32), HasSubstr("the target has a Partial placement"));
+  EXPECT_THAT(refused("2:S0", "2:S1", float32), HasSubstr("target 2:S1: placement S1 shards"));
   EXPECT_THAT(refused("2:P", "2:P", float32), HasSubstr("both sides have a Partial placement"));
   EXPECT_THAT(refused("2:S1", "2:S0", float32), HasSubstr("S1 shards a dimension"));
   EXPECT_THAT(refused("2:P.avg", "2:R", {Dtype::int32, Dtype::float32}), HasSubstr("avg of int32"));

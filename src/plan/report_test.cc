@@ -6,6 +6,7 @@
 #include "plan/model.h"
 #include "plan/summary.h"
 #include "plan/svg.h"
+#include "tensor/test_refusal.h"
 #include "tensorbus/status.h"
 
 namespace tensorbus::plan {
@@ -68,22 +69,19 @@ TEST(Model, TakesWhatTensorsLeaveOutFromTheDefaults) {
 }
 
 TEST(Model, ErrorsNameTheTensor) {
-  const auto refusal = [](const char* text) -> std::string {
-    try {
-      parse_model(text, {});
-    } catch (const Error& error) {
-      EXPECT_EQ(error.code(), Code::invalid_argument);
-      return error.what();
-    }
-    return "no error";
-  };
-  EXPECT_THAT(refusal("{"), HasSubstr("not a JSON list"));
-  EXPECT_THAT(refusal("{}"), HasSubstr("not a JSON list"));
-  EXPECT_THAT(refusal("[1]"), HasSubstr("tensor 0 of the model"));
-  EXPECT_THAT(refusal(R"([{"name": "a", "shape": [4]}])"), HasSubstr("no source layout"));
-  EXPECT_THAT(refusal(R"([{"name": "a", "shape": [4], "source": "1:R", "target": "1:X"}])"),
+  const auto refused = [](const char* text) { return refusal([&] { parse_model(text, {}); }); };
+  EXPECT_THAT(refused("[{"), HasSubstr("not JSON: parse error at line 1"));
+  EXPECT_THAT(refused("{}"), HasSubstr("not a JSON list"));
+  EXPECT_THAT(refused("[1]"), HasSubstr("tensor 0 of the model: it is no JSON object"));
+  EXPECT_THAT(refused(R"([{"name": "a"}])"), HasSubstr("it has no \"shape\""));
+  EXPECT_THAT(refused(R"([{"name": "a", "shape": [4], "tpye": 1}])"),
+              HasSubstr("unknown field \"tpye\""));
+  EXPECT_THAT(refused(R"([{"name": 1, "shape": [4], "source": "1:R", "target": "1:R"}])"),
+              HasSubstr("type must be string"));
+  EXPECT_THAT(refused(R"([{"name": "a", "shape": [4]}])"), HasSubstr("no source layout"));
+  EXPECT_THAT(refused(R"([{"name": "a", "shape": [4], "source": "1:R", "target": "1:X"}])"),
               HasSubstr("tensor 0 of the model: layout"));
-  EXPECT_THAT(refusal(R"([{"name": "a", "shape": "q", "source": "1:R", "target": "1:R"}])"),
+  EXPECT_THAT(refused(R"([{"name": "a", "shape": "q", "source": "1:R", "target": "1:R"}])"),
               HasSubstr("\"q\""));
 }
 

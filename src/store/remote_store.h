@@ -107,7 +107,7 @@ class RemoteStore final : public RequestStore {
   bool closed_ = false;
   bool led_ = false;
   Duration pause_{};  // before the next attempt to connect
-  std::string last_failure_;
+  std::string last_failure_ = "there was no time to try";
   Status refusal_;  // why connecting again is hopeless
   std::string in_;
   std::string out_;

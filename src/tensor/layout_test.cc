@@ -5,7 +5,7 @@
 
 #include <random>
 
-#include "tensorbus/status.h"
+#include "tensor/test_refusal.h"
 
 namespace tensorbus {
 namespace {
@@ -15,18 +15,6 @@ using testing::HasSubstr;
 
 Intervals held(const char* layout, Shape shape, Rank rank, std::size_t dim = 0) {
   return parse_layout(layout).holding(shape, rank).dims[dim];
-}
-
-template <typename Call>
-std::string refusal(Call call) {
-  try {
-    call();
-  } catch (const Error& error) {
-    EXPECT_EQ(error.code(), Code::invalid_argument);
-    return error.what();
-  }
-  ADD_FAILURE() << "no error";
-  return "";
 }
 
 // proves: B4.1, B4.5

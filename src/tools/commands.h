@@ -3,6 +3,7 @@
 #pragma once
 
 #include <CLI/CLI.hpp>
+#include <cstdint>
 #include <functional>
 #include <optional>
 #include <string>
@@ -25,6 +26,11 @@ using Run = std::function<int()>;
 void add_store(CLI::App& app, Run& run);
 void add_kv(CLI::App& app, Run& run);
 void add_plan(CLI::App& app, Run& run);
+
+// For options: a whole number from `least` on. CLI11 alone takes -1 for a very large one.
+CLI::Validator whole_number(std::int64_t least);
+// For options: a number greater than 0.
+CLI::Validator positive_number();
 
 // The content of a token file, without the line end; nothing for an empty path.
 std::optional<std::string> read_token(const std::string& path);

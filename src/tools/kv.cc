@@ -22,6 +22,9 @@ struct Place {
   double timeout = 30;
 
   Deadline deadline() const { return Deadline::after_seconds(timeout); }
+  // For what an answer takes: a timeout of 0 says not to wait for keys, the store is asked all the
+  // same.
+  Deadline patience() const { return timeout == 0 ? Deadline::after_seconds(5) : deadline(); }
 };
 
 class Session {
@@ -29,7 +32,7 @@ class Session {
   explicit Session(const Place& place)
       : url_(StoreUrl::parse(url_of(place))),
         scope_(url_.space_or(place.space), place.component),
-        store_(tensorbus::connect(url_, {place.deadline(), read_token(place.token_file)})) {}
+        store_(tensorbus::connect(url_, {place.patience(), read_token(place.token_file)})) {}
   ~Session() { store_->close(true); }
 
   Store* operator->() const { return store_.get(); }
@@ -65,7 +68,7 @@ struct Arguments {
 int get(const Arguments& arguments) {
   const Session session(arguments.place);
   const std::vector<std::string> keys{session.full(arguments.key)};
-  const auto value = session->get(keys, arguments.place.deadline()).front();
+  const auto value = session->get(keys, arguments.place.patience()).front();
   if (!value) {
     std::cerr << fmt::format("tensorbus: key \"{}\" is absent\n", arguments.key);
     return exit_absent;
@@ -81,13 +84,13 @@ int set(const Arguments& arguments) {
   if (value == "-") value.assign(std::istreambuf_iterator<char>(std::cin), {});
   const Session session(arguments.place);
   const Entry entry{session.full(arguments.key), std::move(value)};
-  session->set({&entry, 1}, arguments.place.deadline());
+  session->set({&entry, 1}, arguments.place.patience());
   return exit_ok;
 }
 
 int erase(const Arguments& arguments) {
   const Session session(arguments.place);
-  if (session->erase(session.full(arguments.key), arguments.place.deadline())) return exit_ok;
+  if (session->erase(session.full(arguments.key), arguments.place.patience())) return exit_ok;
   std::cerr << fmt::format("tensorbus: key \"{}\" is absent\n", arguments.key);
   return exit_absent;
 }
@@ -95,7 +98,7 @@ int erase(const Arguments& arguments) {
 int list(const Arguments& arguments) {
   const Session session(arguments.place);
   for (const std::string& key :
-       session->list(session.full(arguments.key), arguments.place.deadline())) {
+       session->list(session.full(arguments.key), arguments.place.patience())) {
     std::cout << session.local(key) << '\n';
   }
   return exit_ok;
@@ -104,7 +107,7 @@ int list(const Arguments& arguments) {
 int watch(const Arguments& arguments) {
   const Session session(arguments.place);
   const auto watching =
-      session->watch(session.full(arguments.key), arguments.current, arguments.place.deadline());
+      session->watch(session.full(arguments.key), arguments.current, arguments.place.patience());
   for (std::size_t seen = 0; arguments.events == 0 || seen < arguments.events; ++seen) {
     const StoreEvent event = watching->next(Deadline::never());
     const bool put = event.kind == StoreEvent::Kind::put;
@@ -168,7 +171,8 @@ void add_kv(CLI::App& app, Run& run) {
         ->capture_default_str();
     sub->add_option("--token-file", place.token_file,
                     "File whose first line is the token (default: $TENSORBUS_TOKEN)");
-    sub->add_option("--timeout", place.timeout, "Seconds until giving up")->capture_default_str();
+    sub->add_option("--timeout", place.timeout, "Seconds until giving up; 0 looks once")
+        ->capture_default_str();
     sub->callback(
         [arguments, action, &run] { run = [arguments, action] { return action(*arguments); }; });
     return std::pair(sub, arguments);
@@ -192,13 +196,16 @@ void add_kv(CLI::App& app, Run& run) {
   auto [watching, watch_arguments] = command("watch", "Print changes as they happen", &watch);
   watching->add_option("prefix", watch_arguments->key, "Prefix");
   watching->add_flag("--current", watch_arguments->current, "First what is there");
-  watching->add_option("--count", watch_arguments->events, "End after this many (0: never)");
+  watching->add_option("--count", watch_arguments->events, "End after this many (0: never)")
+      ->check(whole_number(0));
+  watching->get_option("--timeout")->description("Seconds to reach the store; then it has no end");
 
   auto [waiting, wait_arguments] =
       command("wait", "Wait until keys exist, or hold a value; print them", &wait);
   waiting->add_option("key", wait_arguments->key, "Key, or pattern with * ? [..]")->required();
   waiting->add_option("--count", wait_arguments->count, "How many keys must match the pattern")
-      ->capture_default_str();
+      ->capture_default_str()
+      ->check(whole_number(0));
   waiting->add_option("--value", wait_arguments->value, "The value they must hold")
       ->each([held = wait_arguments](const std::string&) { held->has_value = true; });
   waiting->add_option("--candidate", wait_arguments->candidates,
@@ -207,7 +214,9 @@ void add_kv(CLI::App& app, Run& run) {
   auto [entering, barrier_arguments] =
       command("barrier", "Wait until N members have arrived", &barrier);
   entering->add_option("name", barrier_arguments->key, "Barrier")->required();
-  entering->add_option("n", barrier_arguments->count, "Members")->required();
+  entering->add_option("n", barrier_arguments->count, "Members")
+      ->required()
+      ->check(whole_number(1));
   entering->add_option("--member", barrier_arguments->member,
                        "Who we are, for messages (default: $RANK, else the pid)");
 }

@@ -4,6 +4,7 @@
 #include <memory>
 #include <sstream>
 
+#include "os/fd.h"
 #include "plan/model.h"
 #include "plan/summary.h"
 #include "plan/svg.h"
@@ -28,13 +29,13 @@ struct PlanOptions {
 std::string read_file(const std::string& path) {
   std::ifstream file(path, std::ios::binary);
   std::ostringstream content;
-  if (!(content << file.rdbuf())) throw Error(Code::failed, "cannot read " + path);
+  if (!(content << file.rdbuf())) os::throw_errno("cannot read " + path);
   return content.str();
 }
 
 void write_file(const std::string& path, const std::string& content) {
   std::ofstream file(path, std::ios::binary);
-  if (!(file << content) || !file.flush()) throw Error(Code::failed, "cannot write " + path);
+  if (!(file << content) || !file.flush()) os::throw_errno("cannot write " + path);
 }
 
 plan::Model model_of(const PlanOptions& options) {
@@ -97,7 +98,7 @@ void add_plan(CLI::App& app, Run& run) {
       ->type_name("FILE");
   command->add_option("--link", options->link, "Speed of each rank's link; gives a time")
       ->type_name("GB/s")
-      ->check(CLI::PositiveNumber);
+      ->check(positive_number());
   command->add_option("--svg", options->svg, "Draw who sends what to whom")->type_name("FILE");
   command->add_flag("--json", options->json, "Print JSON instead of a table");
   command->footer(footer);

@@ -83,7 +83,8 @@ void add_store(CLI::App& app, Run& run) {
   command->add_option("--host", options->server.host, "The only address to listen on")
       ->capture_default_str();
   command->add_option("--port", options->server.port, "Port; 0 picks a free one")
-      ->capture_default_str();
+      ->capture_default_str()
+      ->check(CLI::Range(0, 65535).description(""));
   command->add_option("--journal", options->server.journal,
                       "File that keeps the state: a restarted server has lost nothing it "
                       "acknowledged");

@@ -130,7 +130,7 @@ def test_partial_sources_are_reduced_as_a_loop_in_torch_does(case):
 
 @pytest.mark.long
 @pytest.mark.timeout(900)
-@settings(max_examples=20_000, **NO_DEADLINE)
+@settings(max_examples=10_000, **NO_DEADLINE)
 @given(st.one_of(copies(), reductions()))
 def test_many_more_of_both(case):
     check(*case)

@@ -64,6 +64,15 @@ def test_wait_says_what_is_missing_and_exits_with_3(kv):
     assert kv("wait", "r/*", "--count", "2", "--value", "ready")[:2] == (OK, "r/0\nr/1\n")
 
 
+def test_a_timeout_of_zero_looks_once(kv):
+    code, _, errors = kv("wait", "once", "--timeout", "0")
+    assert code == TIMEOUT
+    assert "once" in errors
+    assert kv("set", "once", "x", "--timeout", "0")[0] == OK
+    assert kv("wait", "once", "--timeout", "0")[:2] == (OK, "once\n")
+    assert kv("get", "once", "--timeout", "0")[:2] == (OK, "x")
+
+
 def test_barrier_names_the_missing_rank(kv):
     code, _, errors = kv("barrier", "start", "2", "--member", "1", "--timeout", "0.2")
     assert code == TIMEOUT
@@ -92,7 +101,9 @@ def test_watch_prints_changes(kv, start_program):
         (["get"], USAGE, "key is required"),
         (["set", "k"], USAGE, "value is required"),
         (["get", "k", "--token-file", "/nonexistent"], USAGE, "/nonexistent"),
-        (["barrier", "b", "0"], USAGE, "at least 1"),
+        (["barrier", "b", "0"], USAGE, "expected a whole number >= 1"),
+        (["barrier", "b", "-1"], USAGE, "expected a whole number >= 1"),
+        (["wait", "b*", "--count", "-1"], USAGE, "expected a whole number >= 0"),
         (["get", "x" * 9000], USAGE, "too long"),
     ],
 )
