@@ -5,6 +5,7 @@
 #include <cstring>
 
 #include "copy/cast.h"
+#include "fabric/lending_fabric.h"
 #include "fabric/memory_fabric.h"
 #include "fabric/pool.h"
 #include "fabric/shm_fabric.h"
@@ -30,10 +31,12 @@ Kind memory_kind() {
 
 enum class Memory { pooled, private_, both };
 
-Kind shm_kind(const std::string& name, Memory memory, bool read_process_memory) {
+Kind shm_kind(const std::string& name, Memory memory, bool read_process_memory, bool lent = false) {
   const auto pool = std::make_shared<Pool>(PoolOptions{std::size_t{16} << 20});
-  const auto make = [pool, read_process_memory](std::string party, std::string secret) {
-    return Party(make_shm_fabric({std::move(party), std::move(secret), pool, read_process_memory}));
+  const auto make = [=](std::string party, std::string secret) {
+    auto fabric = make_shm_fabric({std::move(party), std::move(secret), pool, read_process_memory});
+    if (lent) fabric = std::make_unique<LendingFabric>(std::move(fabric), pool);
+    return Party(std::move(fabric));
   };
   // In turns, so that regions and targets have tensors of both kinds.
   const auto turns = std::make_shared<unsigned>(0);
@@ -85,6 +88,18 @@ Kind ucx_hosts_kind() {
           private_memory};
 }
 
+// The same with all tensors lent.
+Kind lent(Kind kind) {
+  kind.name += "_lent";
+  kind.network = [network = kind.network] {
+    return [make = network()](std::string name, std::string secret) {
+      return Party(std::make_unique<LendingFabric>(
+          make(std::move(name), std::move(secret)).release(), nullptr));
+    };
+  };
+  return kind;
+}
+
 }  // namespace
 
 std::vector<Kind> available_kinds() {
@@ -93,9 +108,14 @@ std::vector<Kind> available_kinds() {
                           shm_kind("shm_private", Memory::private_, true),
                           shm_kind("shm_packed", Memory::private_, false),
                           shm_kind("shm_mixed", Memory::both, true),
-                          shm_kind("shm_mixed_packed", Memory::both, false)};
+                          shm_kind("shm_mixed_packed", Memory::both, false),
+                          lent(memory_kind()),
+                          shm_kind("shm_lent", Memory::private_, true, true),
+                          shm_kind("shm_mixed_lent", Memory::both, true, true),
+                          shm_kind("shm_mixed_packed_lent", Memory::both, false, true)};
   if (has_ucx()) {
     kinds.push_back(ucx_kind());
+    kinds.push_back(lent(ucx_kind()));
     if (TwoHosts::unavailable().empty()) kinds.push_back(ucx_hosts_kind());
   }
   return kinds;

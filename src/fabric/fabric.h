@@ -12,6 +12,7 @@
 #include <vector>
 
 #include "fabric/identity.h"
+#include "fabric/lender.h"
 #include "fabric/pool.h"
 #include "fabric/region.h"
 #include "tensor/view.h"
@@ -62,6 +63,7 @@ struct Read {
   std::uint64_t stream_number = 0;  // as the owners serve it; 0: whole_stream() of the region
   std::vector<Source> sources;      // in the order of stream->source.ranks
   std::vector<TensorView> targets;  // by position in the batch
+  std::shared_ptr<const Lender> lender = nullptr;  // of targets that are elsewhere
 };
 
 // Compare-and-swap of a peer's word, only while the gate of `source` is open for its ticket. On one
@@ -110,9 +112,16 @@ class Fabric {
   // A gate that peers can see, at 0.
   virtual Gate make_gate() = 0;
   // The memory stays borrowed until the Region is dropped. Tensors may be of any stride, empty, and
-  // many. Without a gate the region gets its own.
-  virtual std::unique_ptr<Region> expose(std::span<const TensorView> tensors) = 0;
-  virtual std::unique_ptr<Region> expose(std::span<const TensorView> tensors, Gate gate) = 0;
+  // many. Without a gate the region gets its own; one from elsewhere lies in memory that the pool
+  // adopted. `lender` has the tensors that are elsewhere.
+  std::unique_ptr<Region> expose(std::span<const TensorView> tensors) {
+    return expose(tensors, make_gate(), nullptr);
+  }
+  std::unique_ptr<Region> expose(std::span<const TensorView> tensors, Gate gate) {
+    return expose(tensors, std::move(gate), nullptr);
+  }
+  virtual std::unique_ptr<Region> expose(std::span<const TensorView> tensors, Gate gate,
+                                         std::shared_ptr<const Lender> lender) = 0;
 
   // PeerUp or PeerLost follows: unreachable, denied, timeout, or invalid_argument when another
   // process answers than the address names. `secret` is the remote fabric's.

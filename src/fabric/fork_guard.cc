@@ -16,11 +16,9 @@ class Guarded final : public Fabric {
 
   const Address& address() const noexcept override { return fabric_->address(); }
   Gate make_gate() override { return here().make_gate(); }
-  std::unique_ptr<Region> expose(std::span<const TensorView> tensors) override {
-    return here().expose(tensors);
-  }
-  std::unique_ptr<Region> expose(std::span<const TensorView> tensors, Gate gate) override {
-    return here().expose(tensors, std::move(gate));
+  std::unique_ptr<Region> expose(std::span<const TensorView> tensors, Gate gate,
+                                 std::shared_ptr<const Lender> lender) override {
+    return here().expose(tensors, std::move(gate), std::move(lender));
   }
   std::shared_ptr<Peer> connect(const Address& remote, const std::string& secret,
                                 Deadline deadline) override {

@@ -39,7 +39,7 @@ void Lender::write(std::span<const iovec> local, std::span<const iovec> remote) 
 
 void Lender::check(int failure, const char* what) const {
   const std::string name = "process " + std::to_string(pid_);
-  if (failure == ESRCH || ended()) throw Error(Code::failed, name + " died; its memory is gone");
+  if (failure == ESRCH || ended()) throw Error(Code::peer_lost, name + " died; its memory is gone");
   if (failure == 0) return;
   std::string message =
       os::errno_message(std::string("cannot ") + what + " the memory of " + name, failure);

@@ -32,8 +32,8 @@ class Lender {
   bool ended() const noexcept;
 
   // Copies between memory of ours and the lender's; the sums of both lengths are equal.
-  // Error(failed) says why not, also if the lender has ended meanwhile: then nothing that was read
-  // is its.
+  // Error(peer_lost) if the lender has ended, also meanwhile: then nothing that was read is its.
+  // Error(failed) for any other reason.
   void read(std::span<const iovec> local, std::span<const iovec> remote) const;
   void write(std::span<const iovec> local, std::span<const iovec> remote) const;
 

@@ -8,6 +8,7 @@
 #include <utility>
 
 #include "fabric/reading.h"
+#include "fabric/staging.h"
 #include "os/poll.h"
 
 namespace tensorbus::fabric {
@@ -27,7 +28,7 @@ constexpr std::size_t most_waiting_messages = 1024;
 struct Exposed {
   std::uint64_t number = 0;
   Forms forms;
-  std::vector<const std::byte*> first;
+  TensorMemory memory;
   Gate gate;
   bool withdrawn = false;
 };
@@ -75,6 +76,7 @@ struct Attach {
 struct RunningRead {
   std::unique_ptr<Reading> reading;
   std::size_t next = 0;
+  std::vector<Packer> packers;  // of its sources, if one of them is elsewhere
 };
 struct Operation {
   std::variant<Attach, RunningRead, Swap> work;
@@ -115,10 +117,8 @@ class MemoryFabric final : public Fabric {
   const Address& address() const noexcept override { return address_; }
 
   Gate make_gate() override { return Gate(std::make_shared<std::atomic<std::uint64_t>>(0)); }
-  std::unique_ptr<Region> expose(std::span<const TensorView> tensors) override {
-    return expose(tensors, make_gate());
-  }
-  std::unique_ptr<Region> expose(std::span<const TensorView> tensors, Gate gate) override;
+  std::unique_ptr<Region> expose(std::span<const TensorView> tensors, Gate gate,
+                                 std::shared_ptr<const Lender> lender) override;
 
   std::shared_ptr<Peer> connect(const Address& remote, const std::string& secret,
                                 Deadline deadline) override {
@@ -181,7 +181,7 @@ class MemoryFabric final : public Fabric {
   void read(Read read, OpId id, Deadline deadline) override {
     auto reading = std::make_unique<Reading>(std::move(read));
     for (const Source& source : reading->read().sources) usable(*source.peer);
-    start(id, {RunningRead{std::move(reading)}, deadline});
+    start(id, {RunningRead{std::move(reading), 0, {}}, deadline});
   }
 
   Word make_word(Peer& any, std::uint64_t initial) override {
@@ -303,6 +303,7 @@ class MemoryFabric final : public Fabric {
   void step(OpId id, const Attach& attach);
   void step(OpId id, const Swap& swap);
   void step(OpId id, RunningRead& running);
+  static void copy_packed(RunningRead& running);
 
   std::shared_ptr<MemoryHub> hub_;
   MemoryFabricOptions options_;
@@ -340,12 +341,13 @@ class MemoryRegion final : public Region {
 
 }  // namespace
 
-std::unique_ptr<Region> MemoryFabric::expose(std::span<const TensorView> tensors, Gate gate) {
-  auto exposed = std::make_shared<Exposed>(Exposed{next_region_++, {}, {}, std::move(gate)});
+std::unique_ptr<Region> MemoryFabric::expose(std::span<const TensorView> tensors, Gate gate,
+                                             std::shared_ptr<const Lender> lender) {
+  auto exposed = std::make_shared<Exposed>(
+      Exposed{next_region_++, {}, memory_of(tensors, std::move(lender)), std::move(gate)});
   for (const TensorView& tensor : tensors) {
     exposed->forms.push_back(form_of(tensor));
     extent_of(exposed->forms.back());
-    exposed->first.push_back(tensor.data);
   }
   regions_[exposed->number] = exposed;
   return std::make_unique<MemoryRegion>(*this, std::move(exposed));
@@ -443,19 +445,43 @@ void MemoryFabric::step(OpId id, const Swap& swap) {
   finish(id, {}, seen);
 }
 
+void MemoryFabric::copy_packed(RunningRead& running) {
+  Reading& reading = *running.reading;
+  const Read& read = reading.read();
+  std::vector<std::vector<std::byte>> packed;
+  std::vector<std::span<const std::byte>> wires;
+  for (std::size_t i = 0; i < read.sources.size(); ++i) {
+    if (i == running.packers.size()) {
+      const Exposed& exposed = as_memory(*read.sources[i].region).exposed();
+      const plan::Strides strides = strides_of(exposed.forms);
+      running.packers.emplace_back(plan::compile(*read.stream, &strides, nullptr), exposed.memory);
+    }
+    packed.emplace_back(static_cast<std::size_t>(reading.chunk(running.next).wire_bytes));
+    running.packers[i].gather(running.next, packed.back());
+  }
+  for (const auto& bytes : packed) wires.emplace_back(bytes);
+  reading.scatter(running.next, wires);
+}
+
 void MemoryFabric::step(OpId id, RunningRead& running) {
   Reading& reading = *running.reading;
   std::vector<copy::Sources> members;
+  bool elsewhere = false;
   for (const Source& source : reading.read().sources) {
     const Exposed& exposed = as_memory(*source.region).exposed();
     if (exposed.withdrawn || !exposed.gate.open(source.ticket)) {
       return finish(id, withdrawn(*source.peer));
     }
-    members.emplace_back(exposed.first);
+    members.emplace_back(exposed.memory.first);
+    elsewhere = elsewhere || exposed.memory.lender != nullptr;
   }
   if (running.next < reading.chunk_count()) {
-    reading.copy(running.next++, members);
-    if (running.next < reading.chunk_count()) return;
+    if (elsewhere) {
+      copy_packed(running);
+    } else {
+      reading.copy(running.next, members);
+    }
+    if (++running.next < reading.chunk_count()) return;
   }
   for (const Source& source : reading.read().sources) {
     if (!as_memory(*source.region).exposed().gate.still_open(source.ticket)) {

@@ -32,6 +32,7 @@ class Party {
     visit_();
     fabric_.reset();
   }
+  std::unique_ptr<Fabric> release() { return std::move(fabric_); }
 
   void poll() {
     if (fabric_ == nullptr) return;

@@ -175,9 +175,7 @@ os::Fd Pool::share(std::uint64_t number) const {
 
 os::Fd Pool::lend(std::uint64_t number) const {
   const std::lock_guard lock(state_->mutex);
-  os::Fd copy(::fcntl(state_->segment_numbered(number).file.get(), F_DUPFD_CLOEXEC, 0));
-  if (!copy) os::throw_errno("cannot duplicate a descriptor");
-  return copy;
+  return os::duplicate(state_->segment_numbered(number).file);
 }
 
 std::shared_ptr<std::byte> Pool::adopt(os::Fd file) {

@@ -44,32 +44,37 @@ void check(const Read& read) {
 Reading::Reading(Read read) : read_(std::move(read)) {
   check(read_);
   const plan::Strides targets = target_strides(read_);
-  for (const TensorView& view : read_.targets) targets_.push_back(view.data);
+  const TensorMemory memory = memory_of(read_.targets, read_.lender);
   target_program_ = plan::compile(*read_.stream, nullptr, &targets);
+  target_staging_.emplace(target_program_, Staging::Side::target, memory);
   if (strided_alike(read_)) {
     const plan::Strides source = strides_of(read_.sources.front().region->forms());
     direct_program_ = plan::compile(*read_.stream, &source, &targets);
+    direct_staging_.emplace(*direct_program_, Staging::Side::target, memory);
   }
-  caches_ = copy::caches_for(read_.stream->payload_bytes);
+  caches_ =
+      target_staging_->idle() ? copy::caches_for(read_.stream->payload_bytes) : copy::Caches::keep;
 }
 
 void Reading::copy(std::size_t chunk, std::span<const copy::Sources> members) {
   if (!direct_program_) return copy_packed(chunk, members);
   const plan::Chunk& part = direct_program_->chunks[chunk];
   if (direct_program_->source.reduces()) {
-    copy::reduce_chunk(*direct_program_, part, members, targets_);
+    copy::reduce_chunk(*direct_program_, part, members, direct_targets());
   } else {
-    copy::copy_chunk(*direct_program_, part, members.front(), targets_, caches_);
+    copy::copy_chunk(*direct_program_, part, members.front(), direct_targets(), caches_);
   }
+  store_direct(chunk);
 }
 
 void Reading::scatter(std::size_t chunk, std::span<const std::span<const std::byte>> wires) {
   const plan::Chunk& part = target_program_.chunks[chunk];
   if (target_program_.source.reduces()) {
-    copy::reduce_packed_chunk(target_program_, part, wires, targets_);
+    copy::reduce_packed_chunk(target_program_, part, wires, target_staging_->tensors());
   } else {
-    copy::scatter_chunk(target_program_, part, wires.front(), targets_, caches_);
+    copy::scatter_chunk(target_program_, part, wires.front(), target_staging_->tensors(), caches_);
   }
+  target_staging_->store(chunk);
 }
 
 void Reading::copy_packed(std::size_t chunk, std::span<const copy::Sources> members) {

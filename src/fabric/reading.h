@@ -8,6 +8,7 @@
 
 #include "copy/execute.h"
 #include "fabric/fabric.h"
+#include "fabric/staging.h"
 
 namespace tensorbus::fabric {
 
@@ -33,15 +34,18 @@ class Reading {
   const plan::Program* direct_program() const noexcept {
     return direct_program_ ? &*direct_program_ : nullptr;
   }
-  copy::Targets targets() const noexcept { return targets_; }
+  // Where that program writes. What is written there by others than copy() is to be stored.
+  copy::Targets direct_targets() const noexcept { return direct_staging_->tensors(); }
+  void store_direct(std::size_t chunk) { direct_staging_->store(chunk); }
 
  private:
   void copy_packed(std::size_t chunk, std::span<const copy::Sources> members);
 
   Read read_;
-  std::vector<std::byte*> targets_;
   plan::Program target_program_;
+  std::optional<Staging> target_staging_;
   std::optional<plan::Program> direct_program_;
+  std::optional<Staging> direct_staging_;
   // For members with different strides; made when first needed.
   std::vector<plan::Program> source_programs_;
   std::vector<std::vector<std::byte>> wires_;

@@ -178,6 +178,10 @@ void ShmCore::on_packet(const PeerPtr& peer, os::Packet received) {
       return on_attach(peer, body);
     case PacketKind::segment:
       return on_segment(peer, body, std::move(received.fds));
+    case PacketKind::segment_gone:
+      return on_segment_gone(peer, body);
+    case PacketKind::lender:
+      return on_lender(peer, body, std::move(received.fds));
     case PacketKind::table:
       return on_table(peer, body);
     case PacketKind::no_region:

@@ -24,8 +24,8 @@ class ShmCore final : public Fabric {
 
   const Address& address() const noexcept override { return address_; }
   Gate make_gate() override { return Gate(options_.pool->allocate_word(0)); }
-  std::unique_ptr<Region> expose(std::span<const TensorView> tensors) override;
-  std::unique_ptr<Region> expose(std::span<const TensorView> tensors, Gate gate) override;
+  std::unique_ptr<Region> expose(std::span<const TensorView> tensors, Gate gate,
+                                 std::shared_ptr<const Lender> lender) override;
   std::shared_ptr<Peer> connect(const Address& remote, const std::string& secret,
                                 Deadline deadline) override;
   void disconnect(Peer& peer) override;
@@ -95,7 +95,10 @@ class ShmCore final : public Fabric {
   // shm_serve.cc
   void on_attach(const PeerPtr& peer, std::string_view body);
   void on_segment(const PeerPtr& peer, std::string_view body, std::vector<os::Fd> fds);
+  void on_lender(const PeerPtr& peer, std::string_view body, std::vector<os::Fd> fds);
   void on_table(const PeerPtr& peer, std::string_view body);
+  void take_back_segments(const PeerPtr& peer);
+  static void on_segment_gone(const PeerPtr& peer, std::string_view body);
   void on_no_region(const PeerPtr& peer, std::string_view body);
   void on_want_window(const PeerPtr& peer);
   void on_window(const PeerPtr& peer, std::vector<os::Fd> fds);

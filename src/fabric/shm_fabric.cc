@@ -38,7 +38,7 @@ class ShmRegion final : public Region {
   Gate& gate() noexcept override { return exposed_->gate; }
   void serve(std::uint64_t number, plan::Stream stream) override {
     check_source(stream, exposed_->forms);
-    exposed_->programs.erase(number);
+    exposed_->packers.erase(number);
     exposed_->streams.insert_or_assign(number, std::move(stream));
   }
 
@@ -50,22 +50,23 @@ class ShmRegion final : public Region {
 
 }  // namespace
 
-std::unique_ptr<Region> ShmCore::expose(std::span<const TensorView> tensors) {
-  return expose(tensors, make_gate());
-}
-
-std::unique_ptr<Region> ShmCore::expose(std::span<const TensorView> tensors, Gate gate) {
+std::unique_ptr<Region> ShmCore::expose(std::span<const TensorView> tensors, Gate gate,
+                                        std::shared_ptr<const Lender> lender) {
   if (!options_.pool->find(gate.counter().get(), sizeof(std::uint64_t))) {
     throw Error(Code::invalid_argument,
                 "a gate that peers cannot see: use this fabric's make_gate()");
   }
   const std::uint64_t number = ++last_region_;
-  auto exposed = std::make_shared<ShmExposed>(
-      ShmExposed{number, {}, {}, options_.pool->allocate_word(number), std::move(gate), {}, {}});
+  auto exposed = std::make_shared<ShmExposed>(ShmExposed{number,
+                                                         {},
+                                                         memory_of(tensors, std::move(lender)),
+                                                         options_.pool->allocate_word(number),
+                                                         std::move(gate),
+                                                         {},
+                                                         {}});
   for (const TensorView& tensor : tensors) {
     exposed->forms.push_back(form_of(tensor));
     extent_of(exposed->forms.back());
-    exposed->first.push_back(tensor.data);
   }
   regions_[number] = exposed;
   return std::make_unique<ShmRegion>(*this, std::move(exposed));
@@ -94,7 +95,7 @@ void ShmCore::attach(Peer& any, std::uint64_t region, OpId id, Deadline deadline
   const PeerPtr peer = usable(any);
   const std::uint64_t request = ++last_request_;
   start(id, {Attach{peer, request}, deadline, false, true});
-  peer->attaching[request] = {id, {}};
+  peer->attaching[request] = {id, {}, {}};
   Encoder encoder;
   encoder.integer(request).integer(region);
   post(peer, packet(PacketKind::attach, encoder.bytes()));
@@ -321,6 +322,7 @@ void ShmCore::feel_pulses() {
   next_pulse_ = last_poll_ + pulse_every;
   for (const PeerPtr& peer : polled_) {
     if (!peer->up()) continue;
+    take_back_segments(peer);
     peer->link->own_pulse().fetch_add(1, std::memory_order_relaxed);
     const std::uint64_t pulse = peer->link->peer_pulse().load(std::memory_order_relaxed);
     if (pulse != peer->last_pulse) {

@@ -38,6 +38,8 @@ enum class PacketKind : std::uint8_t {
   bye = 12,
   inlet = 13,
   inlet_closed = 14,
+  lender = 15,
+  segment_gone = 16,
 };
 std::string packet(PacketKind kind, std::string_view body);
 

@@ -118,6 +118,7 @@ class ShmPeer final : public Peer {
   struct Attaching {
     OpId id{};
     std::string table;
+    os::Fd lender;  // the pidfd of whose memory it is, if not the peer's
   };
   Segments segments;
   std::map<std::uint64_t, Attaching> attaching;

@@ -95,6 +95,20 @@ ShmReading::ShmReading(Read read) : reading_(adapted(std::move(read))) {
   }
 }
 
+pid_t ShmReading::Member::pid() const noexcept {
+  return region->lender() != nullptr ? region->lender()->pid() : peer->pid;
+}
+
+const os::Fd& ShmReading::Member::pidfd() const noexcept {
+  return region->lender() != nullptr ? region->lender()->pidfd() : peer->pidfd;
+}
+
+std::string ShmReading::Member::name() const {
+  const std::string owner = to_string(peer->identity());
+  if (region->lender() == nullptr) return owner;
+  return "the worker of " + owner + ", process " + std::to_string(pid()) + ",";
+}
+
 ShmReading::~ShmReading() {
   for (Member& member : members_) {
     for (const Asked& asked : member.asked) {
@@ -125,8 +139,8 @@ ShmReading::Progress ShmReading::step(std::uint64_t& last_request) {
   }
   for (const Member& member : members_) {
     // A pid that ended may have become somebody else's, whose memory we would have read.
-    if (member.region->how() == Path::process_memory && os::has_ended(member.peer->pidfd)) {
-      throw Error(Code::peer_lost, to_string(member.peer->identity()) + " died");
+    if (member.region->how() == Path::process_memory && os::has_ended(member.pidfd())) {
+      throw Error(Code::peer_lost, member.name() + " died");
     }
   }
   check_open();
@@ -147,12 +161,19 @@ void ShmReading::read_straight(const Member& member) {
   for (const plan::Run& run : program.runs_of(program.chunks[next_])) {
     const plan::ProgramPart& part = program.parts[run.part];
     const std::size_t bytes = static_cast<std::size_t>(run.length) * item_bytes(part.source);
+    const std::byte* const mapped = member.region->mapped()[part.tensor];
     for_rows(run, [&](std::int64_t source, std::int64_t target) {
+      std::byte* const to = reading_.direct_targets()[part.tensor] + target;
+      if (mapped != nullptr) {
+        std::memcpy(to, mapped + source, bytes);
+        return;
+      }
       remote.push_back({remote_pointer(member.region->address(part.tensor), source), bytes});
-      local.push_back({reading_.targets()[part.tensor] + target, bytes});
+      local.push_back({to, bytes});
     });
   }
   read_memory(member, local, remote);
+  reading_.store_direct(next_);
 }
 
 void ShmReading::gather(Member& member) {
@@ -168,11 +189,18 @@ void ShmReading::gather(Member& member) {
   for (const plan::Run& run : member.program.runs_of(chunk)) {
     const plan::ProgramPart& part = member.program.parts[run.part];
     const std::size_t bytes = static_cast<std::size_t>(run.length) * item_bytes(part.source);
-    local.push_back({member.buffer.data() + run.wire,
-                     static_cast<std::size_t>(run.elements()) * item_bytes(part.source)});
+    const std::byte* const mapped = member.region->mapped()[part.tensor];
+    std::byte* to = member.buffer.data() + run.wire;
     for_rows(run, [&](std::int64_t source, std::int64_t) {
+      if (mapped != nullptr) {
+        std::memcpy(to, mapped + source, bytes);
+        to += bytes;
+        return;
+      }
       remote.push_back({remote_pointer(member.region->address(part.tensor), source), bytes});
     });
+    if (mapped != nullptr) continue;
+    local.push_back({to, static_cast<std::size_t>(run.elements()) * item_bytes(part.source)});
   }
   read_memory(member, local, remote);
 }
@@ -241,10 +269,10 @@ void ShmReading::give_back_slot(Member& member) {
 
 void ShmReading::read_memory(const Member& member, std::span<const iovec> local,
                              std::span<const iovec> remote) const {
-  const int failure = os::read_process_memory(member.peer->pid, local, remote);
+  const int failure = os::read_process_memory(member.pid(), local, remote);
   if (failure == 0) return;
   check_open();
-  const std::string name = to_string(member.peer->identity());
+  const std::string name = member.name();
   if (failure == ESRCH) throw Error(Code::peer_lost, name + " died");
   std::string message = os::errno_message("cannot read the memory of " + name, failure);
   if (failure == EFAULT) message += "; it was freed after it was exposed";

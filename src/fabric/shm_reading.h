@@ -47,6 +47,11 @@ class ShmReading {
     bool ready = false;
     std::size_t asked_chunks = 0;
     std::deque<Asked> asked;  // in the order of chunks
+
+    // Whose memory it is.
+    pid_t pid() const noexcept;
+    const os::Fd& pidfd() const noexcept;
+    std::string name() const;
   };
 
   bool reduces() const noexcept { return members_.size() > 1; }

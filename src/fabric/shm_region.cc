@@ -1,5 +1,7 @@
 #include "fabric/shm_region.h"
 
+#include <algorithm>
+
 #include "base/bytes.h"
 #include "tensorbus/status.h"
 
@@ -51,22 +53,33 @@ Place read_place(Decoder& decoder) {
   return place;
 }
 
+Probe read_probe(Decoder& decoder) {
+  Probe probe;
+  probe.address = decoder.integer<std::uint64_t>();
+  std::ranges::copy(decoder.raw(probe.value.size()), probe.value.begin());
+  return probe;
+}
+
 }  // namespace
 
-const plan::Program& ShmExposed::program(std::uint64_t stream) {
-  if (const auto known = programs.find(stream); known != programs.end()) return known->second;
+Packer& ShmExposed::packer(std::uint64_t stream) {
+  if (const auto known = packers.find(stream); known != packers.end()) return known->second;
   const plan::Strides strides = strides_of(forms);
+  const auto add = [&](const plan::Stream& bound) -> Packer& {
+    return packers.emplace(stream, Packer(plan::compile(bound, &strides, nullptr), memory))
+        .first->second;
+  };
   if (stream == 0) {
     std::vector<Dtype> types;
     for (const TensorForm& form : forms) types.push_back(form.dtype);
-    return programs[0] = plan::compile(whole_stream(forms, types), &strides, nullptr);
+    return add(whole_stream(forms, types));
   }
   const auto found = streams.find(stream);
   if (found == streams.end()) {
     throw Error(Code::invalid_argument,
                 "region " + std::to_string(number) + " serves no stream " + std::to_string(stream));
   }
-  return programs[stream] = plan::compile(found->second, &strides, nullptr);
+  return add(found->second);
 }
 
 ShmTable describe(const ShmExposed& exposed, const Pool& pool) {
@@ -79,12 +92,16 @@ ShmTable describe(const ShmExposed& exposed, const Pool& pool) {
   encoder.integer(exposed.number).string(encode(exposed.forms));
   add(word_place(pool, *exposed.alive));
   add(word_place(pool, *exposed.gate.counter()));
+  const Lender* lender = exposed.memory.lender.get();
+  const Probe probe = lender != nullptr ? lender->probe() : Probe{};
+  encoder.integer(probe.address).raw(view(probe.value));
   for (std::size_t i = 0; i < exposed.forms.size(); ++i) {
     const Extent extent = extent_of(exposed.forms[i]);
     const auto bytes = static_cast<std::size_t>(extent.end - extent.begin);
-    encoder.integer(reinterpret_cast<std::uint64_t>(exposed.first[i]));
+    std::byte* const first = exposed.memory.first[i];
+    encoder.integer(reinterpret_cast<std::uint64_t>(first));
     std::optional<Place> place;
-    if (bytes > 0) place = pool.find(exposed.first[i] + extent.begin, bytes);
+    if (bytes > 0 && !exposed.memory.elsewhere[i]) place = pool.find(first + extent.begin, bytes);
     if (place) place->offset += static_cast<std::uint64_t>(-extent.begin);
     add(place.value_or(Place{nowhere, 0}));
   }
@@ -92,12 +109,15 @@ ShmTable describe(const ShmExposed& exposed, const Pool& pool) {
   return table;
 }
 
-ShmRemoteRegion::ShmRemoteRegion(std::string_view table, const Segments& segments, Path otherwise) {
+ShmRemoteRegion::ShmRemoteRegion(std::string_view table, const Segments& segments,
+                                 Otherwise otherwise)
+    : lender_(std::move(otherwise.lender)) {
   Decoder decoder(table);
   number_ = decoder.integer<std::uint64_t>();
   forms_ = decode_forms(decoder.string());
   alive_ = locate_word(segments, read_place(decoder), held_);
   gate_ = locate_word(segments, read_place(decoder), held_);
+  read_probe(decoder);
   for (const TensorForm& form : forms_) {
     addresses_.push_back(decoder.integer<std::uint64_t>());
     const Place place = read_place(decoder);
@@ -105,12 +125,22 @@ ShmRemoteRegion::ShmRemoteRegion(std::string_view table, const Segments& segment
     mapped_.push_back(nullptr);
     if (extent.begin == extent.end) continue;
     if (place.segment == nowhere) {
-      how_ = otherwise;
+      how_ = otherwise.path;
     } else {
       mapped_.back() = locate(segments, place, extent, held_);
     }
   }
   decoder.end();
+}
+
+std::optional<Probe> ShmRemoteRegion::probe_in(std::string_view table) {
+  Decoder decoder(table);
+  decoder.integer<std::uint64_t>();
+  decoder.string();
+  read_place(decoder);
+  read_place(decoder);
+  const Probe probe = read_probe(decoder);
+  return probe.address != 0 ? std::optional(probe) : std::nullopt;
 }
 
 const ShmRemoteRegion& shm_region(const RemoteRegion& region) {

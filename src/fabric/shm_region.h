@@ -4,6 +4,7 @@
 #include <atomic>
 #include <map>
 #include <memory>
+#include <optional>
 #include <set>
 #include <string>
 #include <vector>
@@ -11,6 +12,7 @@
 #include "copy/execute.h"
 #include "fabric/pool.h"
 #include "fabric/region.h"
+#include "fabric/staging.h"
 #include "os/memory.h"
 
 namespace tensorbus::fabric {
@@ -21,21 +23,22 @@ namespace tensorbus::fabric {
 struct ShmExposed {
   std::uint64_t number = 0;
   Forms forms;
-  std::vector<const std::byte*> first;
+  TensorMemory memory;
   std::shared_ptr<std::atomic<std::uint64_t>> alive;
   Gate gate;
   std::map<std::uint64_t, plan::Stream> streams;
   // Compiled when first asked for.
-  std::map<std::uint64_t, plan::Program> programs;
+  std::map<std::uint64_t, Packer> packers;
 
   bool open(std::uint64_t ticket) const noexcept {
     return alive->load(std::memory_order_relaxed) == number && gate.open(ticket);
   }
   // Error(invalid_argument) if no stream has this number.
-  const plan::Program& program(std::uint64_t stream);
+  Packer& packer(std::uint64_t stream);
 };
 
-// What a peer is told: forms, places and addresses. `segments` are those that it must have mapped.
+// What a peer is told: forms, places and addresses. `segments` are those that it must have mapped;
+// the addresses are the lender's if there is one.
 struct ShmTable {
   std::string bytes;
   std::set<std::uint64_t> segments;
@@ -48,9 +51,17 @@ class ShmRemoteRegion final : public RemoteRegion {
  public:
   enum class Path { mapped, process_memory, packed };
 
+  // Of the memory that is not in segments.
+  struct Otherwise {
+    Path path = Path::packed;
+    // Whose memory it is; null: the owner's.
+    std::shared_ptr<const Lender> lender;
+  };
   // From describe(), checked against the segments that the owner sent: Error(failed) if anything
-  // leads outside of them. Memory that is not in segments comes by `otherwise`.
-  ShmRemoteRegion(std::string_view table, const Segments& segments, Path otherwise);
+  // leads outside of them.
+  ShmRemoteRegion(std::string_view table, const Segments& segments, Otherwise otherwise);
+  // Of a table: where its lender can be probed, if it has one.
+  static std::optional<Probe> probe_in(std::string_view table);
 
   std::uint64_t number() const noexcept override { return number_; }
   const Forms& forms() const noexcept override { return forms_; }
@@ -58,8 +69,9 @@ class ShmRemoteRegion final : public RemoteRegion {
 
   Path how() const noexcept { return how_; }
   copy::Sources mapped() const noexcept { return mapped_; }
-  // In the owner's address space.
+  // In the address space of the lender or of the owner.
   std::uint64_t address(std::size_t tensor) const noexcept { return addresses_[tensor]; }
+  const Lender* lender() const noexcept { return lender_.get(); }
 
   // After the last byte was read: the region is there and its gate has not passed the ticket.
   bool still_open(std::uint64_t ticket) const noexcept {
@@ -74,6 +86,7 @@ class ShmRemoteRegion final : public RemoteRegion {
   Path how_ = Path::mapped;
   std::vector<const std::byte*> mapped_;
   std::vector<std::uint64_t> addresses_;
+  std::shared_ptr<const Lender> lender_;
   const std::atomic<std::uint64_t>* alive_ = nullptr;
   const std::atomic<std::uint64_t>* gate_ = nullptr;
   std::vector<std::shared_ptr<const os::Mapping>> held_;

@@ -2,6 +2,7 @@
 #include <algorithm>
 
 #include "base/bytes.h"
+#include "base/log.h"
 #include "fabric/shm_core.h"
 
 namespace tensorbus::fabric {
@@ -18,6 +19,21 @@ std::string packed_body(std::uint64_t request, const Status& status, std::uint64
   encoder.integer(request).integer(static_cast<std::uint8_t>(status.code));
   encoder.string(status.message).integer(wire_bytes);
   return std::move(encoder).bytes();
+}
+
+ShmRemoteRegion::Otherwise way_into(bool allowed, const ShmPeer& peer, std::string_view table,
+                                    os::Fd lender) {
+  using Path = ShmRemoteRegion::Path;
+  const std::optional<Probe> probe = ShmRemoteRegion::probe_in(table);
+  if (!probe) return {peer.memory_readable ? Path::process_memory : Path::packed, nullptr};
+  if (!allowed || !lender) return {Path::packed, nullptr};
+  try {
+    return {Path::process_memory, std::make_shared<Lender>(std::move(lender), *probe)};
+  } catch (const Error& error) {
+    log::debug("{} packs the memory of its worker for us: {}", to_string(peer.identity()),
+               error.what());
+    return {Path::packed, nullptr};
+  }
 }
 
 }  // namespace
@@ -43,6 +59,12 @@ void ShmCore::on_attach(const PeerPtr& peer, std::string_view body) {
     post(peer, packet(PacketKind::segment, encoder.bytes()),
          std::make_shared<os::Fd>(options_.pool->share(segment)));
   }
+  if (const auto& lender = found->second->memory.lender) {
+    Encoder encoder;
+    encoder.integer(request);
+    post(peer, packet(PacketKind::lender, encoder.bytes()),
+         std::make_shared<os::Fd>(os::duplicate(lender->pidfd())));
+  }
   std::string_view rest = table.bytes;
   do {
     const std::string_view part = rest.substr(0, table_part);
@@ -63,6 +85,34 @@ void ShmCore::on_segment(const PeerPtr& peer, std::string_view body, std::vector
       number, std::make_shared<const os::Mapping>(os::map(fds.front(), size, false, true)));
 }
 
+void ShmCore::take_back_segments(const PeerPtr& peer) {
+  for (auto at = peer->segments_sent.begin(); at != peer->segments_sent.end();) {
+    if (options_.pool->has(*at)) {
+      ++at;
+      continue;
+    }
+    Encoder encoder;
+    encoder.integer(*at);
+    at = peer->segments_sent.erase(at);
+    post(peer, packet(PacketKind::segment_gone, encoder.bytes()));
+  }
+}
+
+// Regions that use it still hold it.
+void ShmCore::on_segment_gone(const PeerPtr& peer, std::string_view body) {
+  Decoder decoder(body);
+  peer->segments.erase(decoder.integer<std::uint64_t>());
+  decoder.end();
+}
+
+void ShmCore::on_lender(const PeerPtr& peer, std::string_view body, std::vector<os::Fd> fds) {
+  Decoder decoder(body);
+  const auto found = peer->attaching.find(decoder.integer<std::uint64_t>());
+  decoder.end();
+  if (fds.size() != 1) throw Error(Code::failed, "it sent a lender without a descriptor");
+  if (found != peer->attaching.end()) found->second.lender = std::move(fds.front());
+}
+
 void ShmCore::on_table(const PeerPtr& peer, std::string_view body) {
   Decoder decoder(body);
   const auto request = decoder.integer<std::uint64_t>();
@@ -77,7 +127,8 @@ void ShmCore::on_table(const PeerPtr& peer, std::string_view body) {
   try {
     auto region = std::make_shared<ShmRemoteRegion>(
         found->second.table, peer->segments,
-        peer->memory_readable ? Path::process_memory : Path::packed);
+        way_into(options_.read_process_memory, *peer, found->second.table,
+                 std::move(found->second.lender)));
     if (region->how() == Path::packed && !std::exchange(peer->window_wanted, true)) {
       post(peer, packet(PacketKind::want_window, ""));
     }
@@ -129,19 +180,18 @@ void ShmCore::on_ask(const PeerPtr& peer, std::string_view body) {
   if (found == regions_.end() || !found->second->open(ask.ticket)) return answer(taken_back);
   ShmExposed& exposed = *found->second;
   try {
-    const plan::Program& program = exposed.program(ask.stream);
+    Packer& packer = exposed.packer(ask.stream);
+    const plan::Program& program = packer.program();
     if (ask.chunk >= program.chunks.size() ||
         program.chunks[ask.chunk].wire_bytes > std::int64_t{slot_bytes}) {
       return answer({Code::invalid_argument, "the stream has no such chunk"});
     }
-    const plan::Chunk& chunk = program.chunks[ask.chunk];
-    copy::gather_chunk(program, chunk, exposed.first,
-                       {peer->window.data() + ask.slot * slot_bytes, slot_bytes});
+    packer.gather(ask.chunk, {peer->window.data() + ask.slot * slot_bytes, slot_bytes});
     // The gate may be another process', which does not wait for us.
     if (!exposed.gate.still_open(ask.ticket)) return answer(taken_back);
-    answer({}, static_cast<std::uint64_t>(chunk.wire_bytes));
+    answer({}, static_cast<std::uint64_t>(program.chunks[ask.chunk].wire_bytes));
   } catch (const Error& error) {
-    answer(error.status());
+    answer(exposed.gate.still_open(ask.ticket) ? error.status() : taken_back);
   }
 }
 

@@ -97,18 +97,18 @@ void Client::read(Read read, OpId id, Deadline deadline) {
     names += (names.empty() ? "" : ", ") + peers.back()->description();
   }
   plan::Strides strides;
-  std::vector<std::byte*> targets;
   for (const TensorView& target : read.targets) {
     strides.emplace_back(target.strides.begin(), target.strides.end());
-    targets.push_back(target.data);
   }
+  TensorMemory targets = memory_of(read.targets, read.lender);
   plan::Program program = cut(plan::compile(*read.stream, nullptr, &strides), max_body_bytes);
 
   Operation& operation = start(id, deadline, "read from " + names);
-  operation.bypass_caches = copy::caches_for(read.stream->wire_bytes) == copy::Caches::bypass;
-  operation.read = std::move(read);
   operation.program = std::move(program);
-  operation.targets = std::move(targets);
+  operation.targets.emplace(operation.program, Staging::Side::target, std::move(targets));
+  operation.bypass_caches = operation.targets->idle() &&
+                            copy::caches_for(read.stream->wire_bytes) == copy::Caches::bypass;
+  operation.read = std::move(read);
   for (std::size_t i = 0; i < peers.size(); ++i) {
     add_leg(operation, peers[i]);
     peers[i]->send(Kind::ask, last_number_, 0, asks[i]);
@@ -182,24 +182,32 @@ void Client::fragment(Connection& peer, const Frame& frame, std::span<const std:
     throw Error(Code::failed, fmt::format("fragment {} of {} bytes, where fragment {} was due",
                                           frame.index, body.size(), leg->next));
   }
-  const plan::Chunk& chunk = chunks[leg->next++];
-  if (operation->program.source.reduces()) {
-    leg->held.emplace_back(body.begin(), body.end());
-    reduce_what_is_complete(*operation);
+  const std::size_t index = leg->next++;
+  try {
+    if (operation->program.source.reduces()) {
+      leg->held.emplace_back(body.begin(), body.end());
+      reduce_what_is_complete(*operation);
+      return;
+    }
+    copy::scatter_chunk(operation->program, chunks[index], body, operation->targets->tensors(),
+                        operation->bypass_caches ? copy::Caches::bypass : copy::Caches::keep);
+    operation->targets->store(index);
+  } catch (const Error& error) {
+    fail(*operation, {error.code(), operation->what + ": " + error.what()});
     return;
   }
-  copy::scatter_chunk(operation->program, chunk, body, operation->targets,
-                      operation->bypass_caches ? copy::Caches::bypass : copy::Caches::keep);
-  consumed(*operation, *leg, chunk.wire_bytes);
+  consumed(*operation, *leg, chunks[index].wire_bytes);
 }
 
 // A source that is ahead is not given credits for what is held, so at most its window is.
 void Client::reduce_what_is_complete(Operation& operation) {
   while (std::ranges::none_of(operation.legs, [](const Leg& leg) { return leg.held.empty(); })) {
-    const plan::Chunk& chunk = operation.program.chunks[operation.reduced++];
+    const std::size_t index = operation.reduced++;
+    const plan::Chunk& chunk = operation.program.chunks[index];
     std::vector<std::span<const std::byte>> wires;
     for (const Leg& leg : operation.legs) wires.emplace_back(leg.held.front());
-    copy::reduce_packed_chunk(operation.program, chunk, wires, operation.targets);
+    copy::reduce_packed_chunk(operation.program, chunk, wires, operation.targets->tensors());
+    operation.targets->store(index);
     for (Leg& leg : operation.legs) {
       leg.held.pop_front();
       consumed(operation, leg, chunk.wire_bytes);

@@ -5,12 +5,14 @@
 #include <deque>
 #include <map>
 #include <memory>
+#include <optional>
 #include <set>
 #include <span>
 #include <string>
 #include <utility>
 #include <vector>
 
+#include "fabric/staging.h"
 #include "fabric/ucx_connection.h"
 
 namespace tensorbus::fabric::ucx {
@@ -81,7 +83,7 @@ class Client {
     // read
     Read read;
     plan::Program program;
-    std::vector<std::byte*> targets;
+    std::optional<Staging> targets;
     bool bypass_caches = false;
     std::size_t reduced = 0;  // fragments
   };
@@ -95,6 +97,7 @@ class Client {
   // The operation and leg that a frame answers; null if it is over. Loses a peer that answers what
   // it was not asked.
   std::pair<Operation*, Leg*> find(Connection& peer, std::uint64_t number);
+  // Error if the lender of the targets cannot be written to.
   void reduce_what_is_complete(Operation& operation);
   void consumed(Operation& operation, Leg& leg, std::int64_t bytes);
   void complete_if_read(Operation& operation);

@@ -60,11 +60,9 @@ class UcxFabric final : public Fabric, private Receiver {
   const Address& address() const noexcept override { return address_; }
 
   Gate make_gate() override { return Gate(std::make_shared<std::atomic<std::uint64_t>>(0)); }
-  std::unique_ptr<Region> expose(std::span<const TensorView> tensors) override {
-    return expose(tensors, make_gate());
-  }
-  std::unique_ptr<Region> expose(std::span<const TensorView> tensors, Gate gate) override {
-    return server_.expose(tensors, std::move(gate));
+  std::unique_ptr<Region> expose(std::span<const TensorView> tensors, Gate gate,
+                                 std::shared_ptr<const Lender> lender) override {
+    return server_.expose(tensors, std::move(gate), std::move(lender));
   }
 
   std::shared_ptr<Peer> connect(const Address& remote, const std::string& secret,

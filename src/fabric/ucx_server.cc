@@ -19,14 +19,12 @@ constexpr std::size_t max_sends_under_way = 8;
 // Fragments of one read before the next has its turn.
 constexpr std::size_t fragments_per_turn = 8;
 
-std::shared_ptr<const ServedStream> bind(const plan::Stream& stream, const Forms& forms) {
-  check_source(stream, forms);
-  const plan::Strides strides = strides_of(forms);
-  auto served = std::make_shared<ServedStream>();
-  served->wire_bytes = stream.wire_bytes;
-  served->chunk_bytes = stream.chunk_bytes;
-  served->program = cut(plan::compile(stream, &strides, nullptr), max_body_bytes);
-  return served;
+std::shared_ptr<ServedStream> bind(const plan::Stream& stream, const Exposure& exposure) {
+  check_source(stream, exposure.forms);
+  const plan::Strides strides = strides_of(exposure.forms);
+  return std::make_shared<ServedStream>(ServedStream{
+      stream.wire_bytes, stream.chunk_bytes,
+      Packer(cut(plan::compile(stream, &strides, nullptr), max_body_bytes), exposure.memory)});
 }
 
 class OwnedRegion final : public Region {
@@ -34,7 +32,8 @@ class OwnedRegion final : public Region {
   explicit OwnedRegion(std::shared_ptr<Exposure> exposure) : exposure_(std::move(exposure)) {}
   ~OwnedRegion() override {
     exposure_->dropped = true;
-    exposure_->tensors.clear();
+    exposure_->streams.clear();
+    exposure_->memory = {};
   }
 
   std::uint64_t number() const noexcept override { return exposure_->number; }
@@ -44,7 +43,7 @@ class OwnedRegion final : public Region {
     if (number == 0) {
       throw Error(Code::invalid_argument, "stream 0 is the whole region and always served");
     }
-    exposure_->streams.insert_or_assign(number, bind(stream, exposure_->forms));
+    exposure_->streams.insert_or_assign(number, bind(stream, *exposure_));
   }
 
  private:
@@ -57,22 +56,22 @@ Status withdrawn(std::uint64_t region) {
 
 }  // namespace
 
-std::shared_ptr<const ServedStream> Exposure::stream(std::uint64_t stream_number) {
+std::shared_ptr<ServedStream> Exposure::stream(std::uint64_t stream_number) {
   const auto found = streams.find(stream_number);
   if (found != streams.end()) return found->second;
   if (stream_number != 0) return nullptr;
   std::vector<Dtype> types;
   for (const TensorForm& form : forms) types.push_back(form.dtype);
-  return streams.emplace(0, bind(whole_stream(forms, types), forms)).first->second;
+  return streams.emplace(0, bind(whole_stream(forms, types), *this)).first->second;
 }
 
-std::unique_ptr<Region> Server::expose(std::span<const TensorView> tensors, Gate gate) {
-  auto exposure =
-      std::make_shared<Exposure>(Exposure{last_region_ + 1, {}, std::move(gate), {}, {}, false});
+std::unique_ptr<Region> Server::expose(std::span<const TensorView> tensors, Gate gate,
+                                       std::shared_ptr<const Lender> lender) {
+  auto exposure = std::make_shared<Exposure>(Exposure{
+      last_region_ + 1, {}, std::move(gate), memory_of(tensors, std::move(lender)), {}, false});
   for (const TensorView& tensor : tensors) {
     exposure->forms.push_back(form_of(tensor));
     static_cast<void>(extent_of(exposure->forms.back()));  // refuses what no tensor can have
-    exposure->tensors.push_back(tensor.data);
   }
   std::erase_if(regions_, [](const auto& entry) { return entry.second.expired(); });
   regions_.emplace(++last_region_, exposure);
@@ -134,7 +133,7 @@ void Server::ask(const std::shared_ptr<Connection>& peer, std::uint64_t read, co
     refuse(withdrawn(ask.region));
     return;
   }
-  std::shared_ptr<const ServedStream> stream = exposure->stream(ask.stream_number);
+  std::shared_ptr<ServedStream> stream = exposure->stream(ask.stream_number);
   if (stream == nullptr) {
     refuse({Code::invalid_argument,
             fmt::format("region {} does not serve a stream {}", ask.region, ask.stream_number)});
@@ -185,14 +184,14 @@ void Server::swap(Connection& peer, std::uint64_t request, const SwapRequest& sw
 
 bool Server::ready(const Serving& serving) noexcept {
   if (serving.peer->lost() || serving.peer->sends_under_way() >= max_sends_under_way) return false;
-  const auto& chunks = serving.stream->program.chunks;
+  const auto& chunks = serving.stream->packer.program().chunks;
   if (serving.next == chunks.size()) return true;
   return serving.window >= static_cast<std::uint64_t>(chunks[serving.next].wire_bytes);
 }
 
 bool Server::step(std::uint64_t read, Serving& serving) {
   const Exposure& exposure = *serving.exposure;
-  const auto& chunks = serving.stream->program.chunks;
+  const auto& chunks = serving.stream->packer.program().chunks;
   // Before each fragment, so that a withdrawn read does not go on; after the last one, so that what
   // was sent before it is known to be whole.
   if (exposure.dropped || !exposure.gate.still_open(serving.ticket)) {
@@ -205,7 +204,14 @@ bool Server::step(std::uint64_t read, Serving& serving) {
   }
   const plan::Chunk& chunk = chunks[serving.next];
   std::unique_ptr<Outgoing> message = serving.peer->outgoing();
-  copy::gather_chunk(serving.stream->program, chunk, exposure.tensors, message->room());
+  try {
+    serving.stream->packer.gather(serving.next, message->room());
+  } catch (const Error& error) {
+    const bool open = exposure.gate.still_open(serving.ticket);
+    serving.peer->send(Kind::served, read, 0,
+                       encode(open ? error.status() : withdrawn(exposure.number)));
+    return true;
+  }
   message->bytes = static_cast<std::size_t>(chunk.wire_bytes);
   serving.window -= message->bytes;
   serving.peer->send(Kind::fragment, read, serving.next++, std::move(message));
@@ -244,7 +250,7 @@ bool Server::pump(std::size_t budget) {
     bool over = false;
     for (std::size_t i = 0; i < fragments_per_turn && !over && ready(at->second); ++i) {
       const std::size_t next = at->second.next;
-      const auto& chunks = at->second.stream->program.chunks;
+      const auto& chunks = at->second.stream->packer.program().chunks;
       if (next < chunks.size()) spent += static_cast<std::size_t>(chunks[next].wire_bytes);
       over = step(at->first.second, at->second);
     }

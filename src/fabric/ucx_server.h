@@ -9,6 +9,7 @@
 #include <utility>
 #include <vector>
 
+#include "fabric/staging.h"
 #include "fabric/ucx_connection.h"
 
 namespace tensorbus::fabric::ucx {
@@ -17,7 +18,7 @@ namespace tensorbus::fabric::ucx {
 struct ServedStream {
   std::int64_t wire_bytes = 0;
   std::int64_t chunk_bytes = 0;
-  plan::Program program;
+  Packer packer;
 };
 
 // Exposed memory, shared by its Region and the reads of it; those outlive the Region.
@@ -25,18 +26,19 @@ struct Exposure {
   std::uint64_t number = 0;
   Forms forms;
   Gate gate;
-  std::vector<const std::byte*> tensors;
-  std::map<std::uint64_t, std::shared_ptr<const ServedStream>> streams;
+  TensorMemory memory;
+  std::map<std::uint64_t, std::shared_ptr<ServedStream>> streams;
   bool dropped = false;
 
-  std::shared_ptr<const ServedStream> stream(std::uint64_t stream_number);
+  std::shared_ptr<ServedStream> stream(std::uint64_t stream_number);
 };
 
 // Peers choose every number in what they send: all of it is checked, and what is wrong is answered
 // or costs them their connection.
 class Server {
  public:
-  std::unique_ptr<Region> expose(std::span<const TensorView> tensors, Gate gate);
+  std::unique_ptr<Region> expose(std::span<const TensorView> tensors, Gate gate,
+                                 std::shared_ptr<const Lender> lender);
   Word make_word(const Connection& peer, std::uint64_t initial);
 
   void attach(Connection& peer, std::uint64_t request, std::uint64_t region);
@@ -61,7 +63,7 @@ class Server {
   struct Serving {
     std::shared_ptr<Connection> peer;
     std::shared_ptr<Exposure> exposure;
-    std::shared_ptr<const ServedStream> stream;
+    std::shared_ptr<ServedStream> stream;
     std::uint64_t ticket = 0;
     std::size_t next = 0;  // fragment
     std::uint64_t window = 0;

@@ -1,5 +1,6 @@
 #include "os/fd.h"
 
+#include <fcntl.h>
 #include <unistd.h>
 
 #include <cerrno>
@@ -11,6 +12,12 @@ namespace tensorbus::os {
 
 void Fd::reset() noexcept {
   if (fd_ >= 0) ::close(std::exchange(fd_, -1));
+}
+
+Fd duplicate(const Fd& fd) {
+  Fd copy(::fcntl(fd.get(), F_DUPFD_CLOEXEC, 0));
+  if (!copy) throw_errno("cannot duplicate a descriptor");
+  return copy;
 }
 
 std::string errno_message(std::string_view what, int error_number) {

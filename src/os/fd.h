@@ -26,6 +26,8 @@ class Fd {
   int fd_ = -1;
 };
 
+Fd duplicate(const Fd& fd);
+
 // "name: what the operating system says (errno 2)".
 std::string errno_message(std::string_view what, int error_number);
 
