@@ -32,7 +32,10 @@ PUBLIC_HEADERS = {
     "store.h": "store",
     "dtype.h": "tensor",
     "layout.h": "tensor",
+    "tensor.h": "tensor",
     "plan.h": "plan",
+    "endpoint.h": "fabric",
+    "secret.h": "store",
 }
 # Client and agent may run in two processes: what they share is the channel.
 CLIENT_SIDE = {"bus/client.h", "bus/transfer.h"}

@@ -17,12 +17,14 @@ namespace tensorbus::python {
 
 namespace nb = nanobind;
 
+void bind_endpoint(nb::module_& module);
 void bind_errors();
 void bind_store(nb::module_& module);
 void bind_store_server(nb::module_& module);
 void bind_layout(nb::module_& module);
 void bind_log(nb::module_& module);
 void bind_plan(nb::module_& module);
+void bind_pooled(nb::module_& module);
 void bind_redistribute(nb::module_& module);
 void bind_tensors(nb::module_& module);
 

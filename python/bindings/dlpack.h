@@ -63,7 +63,8 @@ struct ExchangeApi {
   ExchangeApi* previous;
   void* allocate;
   void* managed_from_object;
-  void* managed_to_object;
+  // Takes the tensor over; null or -1 and a Python error as below.
+  int (*managed_to_object)(VersionedTensor* tensor, void** result);
   // Borrows: valid while the object lives. Null if the framework has none; -1 and a Python error if
   // it fails.
   int (*tensor_from_object)(void* object, Tensor* result);

@@ -33,9 +33,10 @@ nb::object exception_for(Code code) {
       return package_exception("CancelledError");
     case Code::interrupted:
       return nb::borrow(PyExc_KeyboardInterrupt);
+    case Code::withdrawn:
+      return package_exception("WithdrawnError");
     case Code::ok:
     case Code::failed:
-    case Code::withdrawn:
       break;
   }
   return nb::borrow(PyExc_RuntimeError);

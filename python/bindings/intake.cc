@@ -3,8 +3,6 @@
 #include <algorithm>
 #include <array>
 
-#include "dlpack.h"
-
 namespace tensorbus::python {
 namespace {
 
@@ -60,7 +58,8 @@ const char* name_of_device(std::int32_t type) {
   }
 }
 
-// The type's function table, or null. Lives as long as its framework.
+}  // namespace
+
 const dlpack::ExchangeApi* exchange_api_of(PyTypeObject* type) {
   const nb::object capsule = nb::steal(
       PyObject_GetAttrString(reinterpret_cast<PyObject*>(type), "__dlpack_c_exchange_api__"));
@@ -75,7 +74,9 @@ const dlpack::ExchangeApi* exchange_api_of(PyTypeObject* type) {
   return api != nullptr && api->tensor_from_object != nullptr ? api : nullptr;
 }
 
-}  // namespace
+dlpack::DataType dlpack_type(Dtype dtype) {
+  return std::ranges::find(known_types, dtype, &KnownType::dtype)->dlpack;
+}
 
 // One pass over a sequence.
 class Intake {
@@ -235,6 +236,13 @@ TensorView TensorList::operator[](std::size_t index) const {
   const std::span<const std::int64_t> extents(extents_);
   return {record.data, record.dtype, extents.subspan(record.first, record.dims),
           extents.subspan(record.first + record.dims, record.dims), record.read_only};
+}
+
+std::vector<TensorView> views_of(const TensorList& tensors) {
+  std::vector<TensorView> views;
+  views.reserve(tensors.size());
+  for (std::size_t i = 0; i < tensors.size(); ++i) views.push_back(tensors[i]);
+  return views;
 }
 
 TensorList take_in(nb::handle sequence, const std::function<std::string(std::size_t)>& name) {

@@ -7,6 +7,7 @@
 #include <vector>
 
 #include "bindings.h"
+#include "dlpack.h"
 #include "tensor/view.h"
 
 namespace tensorbus::python {
@@ -30,6 +31,13 @@ class TensorList {
   // One vector for all: two allocations per tensor would cost more than the tensors.
   std::vector<std::int64_t> extents_;
 };
+
+std::vector<TensorView> views_of(const TensorList& tensors);
+
+// How DLPack calls a type.
+dlpack::DataType dlpack_type(Dtype dtype);
+// A type's function table, or null if it has none. Lives as long as its framework.
+const dlpack::ExchangeApi* exchange_api_of(PyTypeObject* type);
 
 // Reads each item of a list or tuple once. `name` says what to call item i in the ValueError for
 // one that is no tensor, not in the memory of the CPU, or of a type that we do not have.

@@ -13,5 +13,7 @@ NB_MODULE(_core, module) {
   tensorbus::python::bind_plan(module);
   tensorbus::python::bind_tensors(module);
   tensorbus::python::bind_redistribute(module);
+  tensorbus::python::bind_pooled(module);
+  tensorbus::python::bind_endpoint(module);
   tensorbus::config::start();
 }

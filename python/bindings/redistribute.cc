@@ -31,12 +31,6 @@ TensorList take_in_side(const char* side, const Layout& layout, const nb::dict& 
   return take_in(ordered, [&](std::size_t index) { return tensor_of(ranks[index]); });
 }
 
-std::vector<TensorView> views_of(const TensorList& tensors) {
-  std::vector<TensorView> views;
-  for (std::size_t i = 0; i < tensors.size(); ++i) views.push_back(tensors[i]);
-  return views;
-}
-
 void redistribute(const Layout& source, const nb::dict& source_tensors, const Layout& target,
                   const nb::dict& target_tensors) {
   const TensorList from = take_in_side("source", source, source_tensors);

@@ -22,5 +22,9 @@ class QueueFullError(RuntimeError):
     """A bounded queue stayed full until the deadline."""
 
 
+class WithdrawnError(RuntimeError):
+    """The owner took its tensors back; ask for what it offers next."""
+
+
 class CancelledError(RuntimeError):
     """The call was ended by ``close()`` or a cancellation, not by its own fault."""

@@ -1,67 +1,50 @@
 #include "fabric/identity.h"
 
 #include <algorithm>
-#include <nlohmann/json.hpp>
 
-#include "tensorbus/status.h"
+#include "fabric/packed_json.h"
 
 namespace tensorbus::fabric {
 namespace {
 
-using Json = nlohmann::json;
-
 constexpr int version = 1;
 // Longer ones are not ours: names, socket names and worker addresses are far below.
-constexpr std::size_t most_bytes = 16 * 1024;
+constexpr std::size_t most_address_bytes = 16 * 1024;
 
-std::string pack(const Json& json) {
-  std::string bytes;
-  Json::to_msgpack(json, bytes);
-  return bytes;
+}  // namespace
+
+Json to_json(const Identity& identity) {
+  return Json::array(
+      {identity.host, identity.pid, identity.start_time, binary(view(identity.id)), identity.name});
 }
 
-Json binary(std::string_view bytes) {
-  return Json::binary(std::vector<std::uint8_t>(bytes.begin(), bytes.end()));
+Identity identity_from(const Json& json) {
+  if (!json.is_array() || json.size() != 5) throw std::invalid_argument("an identity of 5 fields");
+  Identity identity;
+  identity.host = json[0].get<std::string>();
+  identity.pid = unsigned_of<std::int64_t>(json[1]);
+  identity.start_time = unsigned_of<std::uint64_t>(json[2]);
+  const std::string id = bytes_of(json[3]);
+  if (id.size() != identity.id.size()) throw std::invalid_argument("an id of 16 bytes");
+  std::ranges::copy(id, identity.id.begin());
+  identity.name = json[4].get<std::string>();
+  return identity;
 }
 
-std::string bytes_of(const Json& json) {
-  const auto& bytes = json.get_binary();
-  return {bytes.begin(), bytes.end()};
-}
-
-[[noreturn]] void refuse(const std::string& what, const std::string& why) {
+void refuse(const std::string& what, const std::string& why) {
   throw Error(Code::invalid_argument, "this is not a " + what + ": " + why);
 }
 
-template <typename T>
-T unsigned_of(const Json& json) {
-  if (!json.is_number_unsigned()) throw std::invalid_argument("a negative or broken number");
-  return json.get<T>();
+std::string pack(const std::string& what, std::vector<Json> fields) {
+  Json list = Json::array({"tensorbus " + what, version});
+  for (Json& field : fields) list.push_back(std::move(field));
+  std::string bytes;
+  Json::to_msgpack(list, bytes);
+  return bytes;
 }
 
-Json to_json(const Address& address) {
-  const Identity& identity = address.identity;
-  return Json::array({identity.host, identity.pid, identity.start_time, binary(view(identity.id)),
-                      identity.name, address.kind, binary(address.where)});
-}
-
-Address address_from(const Json& json) {
-  if (!json.is_array() || json.size() != 7) throw std::invalid_argument("an address of 7 fields");
-  Address address;
-  address.identity.host = json[0].get<std::string>();
-  address.identity.pid = unsigned_of<std::int64_t>(json[1]);
-  address.identity.start_time = unsigned_of<std::uint64_t>(json[2]);
-  const std::string id = bytes_of(json[3]);
-  if (id.size() != address.identity.id.size()) throw std::invalid_argument("an id of 16 bytes");
-  std::ranges::copy(id, address.identity.id.begin());
-  address.identity.name = json[4].get<std::string>();
-  address.kind = json[5].get<std::string>();
-  address.where = bytes_of(json[6]);
-  return address;
-}
-
-// [magic, version, ...]
-Json unpack(std::string_view bytes, const std::string& what, std::size_t fields) {
+std::vector<Json> unpack_fields(std::string_view bytes, const std::string& what, std::size_t count,
+                                std::size_t most_bytes) {
   if (bytes.size() > most_bytes) refuse(what, std::to_string(bytes.size()) + " bytes are too many");
   Json json = Json::from_msgpack(bytes.begin(), bytes.end());
   if (!json.is_array() || json.size() < 2 || json[0] != "tensorbus " + what) {
@@ -71,11 +54,9 @@ Json unpack(std::string_view bytes, const std::string& what, std::size_t fields)
     refuse(what, "its version is " + json[1].dump() + ", ours is " + std::to_string(version) +
                      "; use the same release on both sides");
   }
-  if (json.size() != fields) refuse(what, "it has " + std::to_string(json.size()) + " fields");
-  return json;
+  if (json.size() != count + 2) refuse(what, "it has " + std::to_string(json.size()) + " fields");
+  return {std::make_move_iterator(json.begin() + 2), std::make_move_iterator(json.end())};
 }
-
-}  // namespace
 
 std::string to_string(const Identity& identity) {
   const std::string pid = "pid " + std::to_string(identity.pid);
@@ -83,34 +64,13 @@ std::string to_string(const Identity& identity) {
 }
 
 std::string encode(const Address& address) {
-  return pack(Json::array({"tensorbus address", version, to_json(address)}));
+  return pack("address", {to_json(address.identity), address.kind, binary(address.where)});
 }
 
-std::string encode(const Descriptor& descriptor) {
-  return pack(Json::array({"tensorbus descriptor", version, to_json(descriptor.owner),
-                           descriptor.region, descriptor.ticket, binary(descriptor.secret)}));
-}
-
-Address decode_address(std::string_view bytes) try {
-  return address_from(unpack(bytes, "address", 3)[2]);
-} catch (const Error&) {
-  throw;
-} catch (const std::exception& error) {
-  refuse("address", error.what());
-}
-
-Descriptor decode_descriptor(std::string_view bytes) try {
-  const Json json = unpack(bytes, "descriptor", 6);
-  Descriptor descriptor;
-  descriptor.owner = address_from(json[2]);
-  descriptor.region = unsigned_of<std::uint64_t>(json[3]);
-  descriptor.ticket = unsigned_of<std::uint64_t>(json[4]);
-  descriptor.secret = bytes_of(json[5]);
-  return descriptor;
-} catch (const Error&) {
-  throw;
-} catch (const std::exception& error) {
-  refuse("descriptor", error.what());
+Address decode_address(std::string_view bytes) {
+  return unpack(bytes, "address", 3, most_address_bytes, [](const std::vector<Json>& fields) {
+    return Address{identity_from(fields[0]), fields[1].get<std::string>(), bytes_of(fields[2])};
+  });
 }
 
 }  // namespace tensorbus::fabric

@@ -34,20 +34,8 @@ struct Address {
   friend bool operator==(const Address&, const Address&) = default;
 };
 
-// Names a region as its owner offered it. Whoever holds the secret may read: a capability.
-struct Descriptor {
-  Address owner;
-  std::uint64_t region = 0;
-  std::uint64_t ticket = 0;
-  std::string secret;
-
-  friend bool operator==(const Descriptor&, const Descriptor&) = default;
-};
-
 // MessagePack with a version. Decoding throws Error(invalid_argument) that says what is wrong.
 std::string encode(const Address& address);
-std::string encode(const Descriptor& descriptor);
 Address decode_address(std::string_view bytes);
-Descriptor decode_descriptor(std::string_view bytes);
 
 }  // namespace tensorbus::fabric

@@ -16,14 +16,6 @@
 
 namespace tensorbus::fabric {
 
-// A tensor's form, without its place.
-struct TensorForm {
-  Dtype dtype = Dtype::float32;
-  Shape shape;
-  Shape strides;  // in elements
-
-  friend bool operator==(const TensorForm&, const TensorForm&) = default;
-};
 using Forms = std::vector<TensorForm>;
 
 TensorForm form_of(const TensorView& view);

@@ -14,6 +14,7 @@
 #include <random>
 
 #include "base/clock.h"
+#include "fabric/descriptor.h"
 #include "fabric/party.h"
 #include "fabric/pool.h"
 #include "fabric/shm_fabric.h"
@@ -111,7 +112,11 @@ class Owner {
       }
     }
     std::string bytes(reinterpret_cast<const char*>(&child), sizeof child);
-    bytes += encode(Descriptor{fabric->address(), region->number(), 0, secret});
+    bytes += encode(Descriptor{fabric->address().identity,
+                               {{"shm", fabric->address().where, region->number()}},
+                               0,
+                               secret,
+                               {}});
     if (::write(out, bytes.data(), bytes.size()) < 0) ::_exit(1);
     ::close(out);
     while (true) {
@@ -152,13 +157,14 @@ class Reader {
   }
 
   std::shared_ptr<Peer> connect(const Descriptor& descriptor) {
-    auto peer = party->connect(descriptor.owner, descriptor.secret, Deadline::after(seconds(20)));
+    auto peer =
+        party->connect(addresses(descriptor)[0], descriptor.secret, Deadline::after(seconds(20)));
     EXPECT_TRUE(until([&] { return peer->up() || !party.losses.empty(); }));
     return peer;
   }
 
   Source attach(const std::shared_ptr<Peer>& peer, const Descriptor& descriptor) {
-    party->attach(*peer, descriptor.region, OpId{1}, Deadline::never());
+    party->attach(*peer, descriptor.ways[0].region, OpId{1}, Deadline::never());
     EXPECT_TRUE(until([&] { return party.completion(OpId{1}) != nullptr; }));
     Source source{peer, party.completion(OpId{1})->region, descriptor.ticket};
     party.completions.clear();
@@ -442,9 +448,8 @@ TEST(ShmFaultTest, NonsenseOnTheSocketHurtsNobodyElse) {
   std::mt19937 random(3);
   os::EventFd some_fd;
   for (int i = 0; i < 300; ++i) {
-    const os::Fd socket = os::connect_unix(owner.descriptor().owner.where);
-    std::string hello =
-        packet(PacketKind::hello, encode(Hello{{}, owner.descriptor().owner.identity}));
+    const os::Fd socket = os::connect_unix(owner.descriptor().ways[0].where);
+    std::string hello = packet(PacketKind::hello, encode(Hello{{}, owner.descriptor().owner}));
     for (int packets = 0; packets < 3; ++packets) {
       std::string bytes = random() % 2 == 0 ? hello : std::string(1 + random() % 200, '\0');
       for (std::size_t n = random() % 5; n > 0; --n) {

@@ -12,7 +12,6 @@
 #include <cstdarg>
 #include <cstdio>
 #include <memory>
-#include <mutex>
 #include <vector>
 
 #include "base/log.h"
@@ -39,16 +38,15 @@ ucs_log_func_rc_t write_to_our_log(const char*, unsigned, const char*, ucs_log_l
 }
 
 // What UCX_HANDLE_ERRORS=none does. That variable is read while UCX is loaded, before any code of
-// ours runs, so its handlers are taken out again: a crash belongs to the program.
-void tame_ucx() {
-  static std::once_flag once;
-  std::call_once(once, [] {
-    for (const int signal : {SIGSEGV, SIGILL, SIGBUS, SIGFPE, SIGHUP}) {
-      ucs_debug_disable_signal(signal);
-    }
-    ucs_log_push_handler(write_to_our_log);
-  });
-}
+// ours runs, so its handlers are taken out again, as soon as we are loaded: a crash belongs to the
+// program.
+[[maybe_unused]] const bool tamed = [] {
+  for (const int signal : {SIGSEGV, SIGILL, SIGBUS, SIGFPE, SIGHUP}) {
+    ucs_debug_disable_signal(signal);
+  }
+  ucs_log_push_handler(write_to_our_log);
+  return true;
+}();
 
 // Settings have other names in other versions: one of `names` must be taken.
 void modify(ucp_config_t* config, std::initializer_list<const char*> names,
@@ -117,7 +115,6 @@ std::string device_with_address(const std::string& address) {
 
 Worker::Worker(const Settings& settings, Receiver& receiver)
     : receiver_(receiver), device_(device_with_address(settings.bind)) {
-  tame_ucx();
   create_context(settings);
   try {
     create_worker();

@@ -233,6 +233,10 @@ class CoreStore(KVStore):
         closed; pass it to ``set`` or ``multi_set``."""
         return Lease(self._core.lease(ttl, keep_alive, self.timeout), self.timeout)
 
+    def shared_secret(self, key: str, *, component: str | None = None) -> bytes:
+        """A secret that everybody who may use this store knows; whoever asks first makes it."""
+        return _core.shared_secret(self._core, self._scope(component), key, self.timeout)
+
     def close(self, cleanup: bool = True) -> None:
         self._core.close(cleanup)
 

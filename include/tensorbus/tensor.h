@@ -1,0 +1,35 @@
+// A tensor in someone else's memory, and its form without the memory.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <span>
+#include <vector>
+
+#include "tensorbus/dtype.h"
+#include "tensorbus/layout.h"
+
+namespace tensorbus {
+
+// Everything is borrowed. `data` is the first element, null if there are none. Strides are in
+// elements.
+struct TensorView {
+  std::byte* data = nullptr;
+  Dtype dtype = Dtype::float32;
+  std::span<const std::int64_t> shape;
+  std::span<const std::int64_t> strides;
+  bool read_only = false;
+  bool elsewhere = false;  // `data` is an address in another process
+
+  bool empty() const noexcept;
+};
+
+struct TensorForm {
+  Dtype dtype = Dtype::float32;
+  Shape shape;
+  Shape strides;  // in elements
+
+  friend bool operator==(const TensorForm&, const TensorForm&) = default;
+};
+
+}  // namespace tensorbus

@@ -1,0 +1,223 @@
+// Translation of tensorbus/endpoint.h; the package's endpoint module is what users see.
+#include "tensorbus/endpoint.h"
+
+#include <poll.h>
+
+#include <unordered_map>
+
+#include "bindings.h"
+#include "fabric/pool.h"
+#include "intake.h"
+#include "os/fork.h"
+#include "pooled.h"
+#include "tensorbus/secret.h"
+
+namespace tensorbus::python {
+namespace {
+
+using Release = nb::call_guard<nb::gil_scoped_release>;
+using Timeout = std::optional<double>;
+
+Deadline deadline(Timeout timeout) {
+  return timeout ? Deadline::after_seconds(*timeout) : Deadline::never();
+}
+
+std::string from_bytes(const nb::bytes& value) { return {value.c_str(), value.size()}; }
+nb::bytes to_bytes(const std::string& value) { return {value.data(), value.size()}; }
+
+std::string name_of(const char* what, std::size_t index) {
+  return std::string(what) + " " + std::to_string(index);
+}
+
+// A read with the Python objects that it fills.
+class Read {
+ public:
+  Read(ReadOperation operation, nb::list results)
+      : operation_(std::move(operation)), results_(std::move(results)) {}
+  Read(Read&&) = default;
+  ~Read() {
+    if (results_.is_valid()) settle();
+  }
+
+  nb::list wait(Timeout timeout) const {
+    {
+      const nb::gil_scoped_release release;
+      operation_.wait(deadline(timeout));
+    }
+    return results_;
+  }
+  // Cancels it and returns when nothing is written any more: within the time of a few chunks.
+  void settle() const noexcept {
+    if (operation_.done() || os::fork_generation() != generation_) return;
+    const nb::gil_scoped_release release;
+    operation_.cancel();
+    pollfd descriptor{operation_.fd(), POLLIN, 0};
+    while (!operation_.done()) ::poll(&descriptor, 1, -1);
+  }
+  const ReadOperation& operation() const noexcept { return operation_; }
+
+ private:
+  ReadOperation operation_;
+  nb::list results_;
+  unsigned generation_ = os::fork_generation();
+};
+
+class PythonEndpoint {
+ public:
+  explicit PythonEndpoint(EndpointOptions options)
+      : endpoint_(std::make_unique<Endpoint>(std::move(options))) {}
+  ~PythonEndpoint() { close(); }
+
+  nb::bytes expose(nb::handle tensors) {
+    const nb::list kept(tensors);
+    const TensorList list = take_in(kept, [](std::size_t i) { return name_of("tensor", i); });
+    std::string descriptor;
+    {
+      const nb::gil_scoped_release release;
+      descriptor = endpoint_->expose(views_of(list));
+    }
+    exposed_[descriptor] = kept;
+    return to_bytes(descriptor);
+  }
+
+  bool release(const nb::bytes& bytes) {
+    const std::string descriptor = from_bytes(bytes);
+    bool there = false;
+    {
+      const nb::gil_scoped_release release;
+      there = endpoint_->release(descriptor);
+    }
+    exposed_.erase(descriptor);
+    return there;
+  }
+
+  Read read(const nb::bytes& bytes, const nb::object& into, bool torch, Timeout timeout) {
+    const std::string descriptor = from_bytes(bytes);
+    if (into.is_none()) return read_into_pool(descriptor, torch, timeout);
+    nb::list results(into);
+    const TensorList list = take_in(results, [](std::size_t i) { return name_of("target", i); });
+    const nb::gil_scoped_release release;
+    return {endpoint_->read(descriptor, views_of(list), deadline(timeout)), std::move(results)};
+  }
+
+  EndpointStats stats() const { return endpoint_->stats(); }
+
+  void close() {
+    {
+      const nb::gil_scoped_release release;
+      endpoint_->close();
+    }
+    exposed_.clear();
+  }
+
+ private:
+  Read read_into_pool(const std::string& descriptor, bool torch, Timeout timeout) {
+    const Deadline latest = deadline(timeout);
+    std::vector<PooledTensor> tensors;
+    {
+      const nb::gil_scoped_release release;
+      tensors = allocate(*process_pool(), Endpoint::describe(descriptor));
+    }
+    nb::list results;
+    std::vector<TensorView> views;
+    for (const PooledTensor& tensor : tensors) {
+      results.append(to_python(tensor, torch ? Framework::torch : Framework::numpy));
+      views.push_back(tensor.view());
+    }
+    const nb::gil_scoped_release release;
+    return {endpoint_->read(descriptor, views, latest), std::move(results)};
+  }
+
+  std::unique_ptr<Endpoint> endpoint_;
+  std::unordered_map<std::string, nb::object> exposed_;  // what must live until it is released
+};
+
+nb::list describe(const nb::bytes& descriptor) {
+  nb::list tensors;
+  for (const TensorForm& form : Endpoint::describe(from_bytes(descriptor))) {
+    tensors.append(
+        nb::make_tuple(std::string(to_string(form.dtype)), nb::tuple(nb::cast(form.shape))));
+  }
+  return tensors;
+}
+
+nb::dict to_dict(const EndpointStats& stats) {
+  nb::dict paths;
+  for (const auto& [name, path] : stats.paths) {
+    nb::dict counts;
+    counts["reads"] = path.reads;
+    counts["bytes"] = path.bytes;
+    paths[name.c_str()] = counts;
+  }
+  nb::dict all;
+  all["paths"] = paths;
+  all["failed_reads"] = stats.failed_reads;
+  all["exposures"] = stats.exposures;
+  all["connections"] = stats.connections;
+  return all;
+}
+
+}  // namespace
+
+void bind_endpoint(nb::module_& module) {
+  nb::class_<Read>(module, "Read")
+      .def("done", [](const Read& read) { return read.operation().done(); })
+      .def("wait", &Read::wait, nb::arg("timeout").none() = nb::none(),
+           nb::sig("def wait(self, timeout: float | None = None) -> list[object]"))
+      .def(
+          "cancel", [](const Read& read) { read.operation().cancel(); }, Release())
+      .def("settle", &Read::settle)
+      .def("fileno", [](const Read& read) { return read.operation().fd(); })
+      .def_prop_ro("path", [](const Read& read) { return read.operation().path(); });
+
+  nb::class_<PythonEndpoint>(module, "Endpoint")
+      .def(
+          "__init__",
+          [](PythonEndpoint* place, std::string name, const std::optional<nb::bytes>& secret,
+             bool secret_in_descriptors, std::string bind, std::uint16_t first_port,
+             std::uint16_t last_port) {
+            EndpointOptions options;
+            options.name = std::move(name);
+            if (secret) options.secret = from_bytes(*secret);
+            options.secret_in_descriptors = secret_in_descriptors;
+            options.bind = std::move(bind);
+            options.first_port = first_port;
+            options.last_port = last_port;
+            const nb::gil_scoped_release release;
+            options.pool = process_pool();
+            new (place) PythonEndpoint(std::move(options));
+          },
+          nb::arg("name"), nb::arg("secret").none(), nb::arg("secret_in_descriptors"),
+          nb::arg("bind"), nb::arg("first_port"), nb::arg("last_port"),
+          nb::sig("def __init__(self, name: str, secret: bytes | None, secret_in_descriptors: "
+                  "bool, bind: str, first_port: int, last_port: int) -> None"))
+      .def("expose", &PythonEndpoint::expose, nb::arg("tensors"),
+           nb::sig("def expose(self, tensors: Sequence[object]) -> bytes"))
+      .def("release", &PythonEndpoint::release, nb::arg("descriptor"))
+      .def("read", &PythonEndpoint::read, nb::arg("descriptor"), nb::arg("into").none(),
+           nb::arg("torch"), nb::arg("timeout").none(),
+           nb::sig("def read(self, descriptor: bytes, into: Sequence[object] | None, torch: bool, "
+                   "timeout: float | None) -> Read"))
+      .def(
+          "stats", [](const PythonEndpoint& endpoint) { return to_dict(endpoint.stats()); },
+          nb::sig("def stats(self) -> dict[str, object]"))
+      .def("close", &PythonEndpoint::close);
+
+  module.def("describe", &describe, nb::arg("descriptor"),
+             nb::sig("def describe(descriptor: bytes) -> list[tuple[str, tuple[int, ...]]]"),
+             "(dtype, shape) of every tensor that a descriptor describes.");
+  module.def(
+      "shared_secret",
+      [](Store& store, const KeyScope& scope, const std::string& key, Timeout timeout) {
+        std::string secret;
+        {
+          const nb::gil_scoped_release release;
+          secret = shared_secret(store, scope.full(key), deadline(timeout));
+        }
+        return to_bytes(secret);
+      },
+      nb::arg("store"), nb::arg("scope"), nb::arg("key"), nb::arg("timeout").none(),
+      "The secret that all clients of a store share under this key.");
+}
+
+}  // namespace tensorbus::python

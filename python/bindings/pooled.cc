@@ -1,0 +1,155 @@
+#include "pooled.h"
+
+#include <mutex>
+
+#include "dlpack.h"
+#include "intake.h"
+#include "os/fork.h"
+
+namespace tensorbus::python {
+namespace {
+
+// What a framework's tensor holds on to.
+struct Lent {
+  dlpack::VersionedTensor managed;
+  PooledTensor tensor;
+};
+
+dlpack::VersionedTensor* lend(const PooledTensor& tensor) {
+  auto* lent = new Lent{{}, tensor};
+  lent->managed.version = {dlpack::major_version, 0};
+  lent->managed.context = lent;
+  lent->managed.deleter = [](dlpack::VersionedTensor* managed) {
+    delete static_cast<Lent*>(managed->context);
+  };
+  lent->managed.tensor = {lent->tensor.memory.get(),
+                          {dlpack::cpu, 0},
+                          static_cast<std::int32_t>(tensor.shape.size()),
+                          dlpack_type(tensor.dtype),
+                          lent->tensor.shape.data(),
+                          lent->tensor.strides.data(),
+                          0};
+  return &lent->managed;
+}
+
+constexpr const char* capsule_name = "dltensor_versioned";
+
+nb::object capsule_of(const PooledTensor& tensor) {
+  // Whoever takes the tensor renames the capsule.
+  return nb::steal(PyCapsule_New(lend(tensor), capsule_name, [](PyObject* capsule) {
+    if (PyCapsule_IsValid(capsule, capsule_name) == 0) return;
+    auto* managed =
+        static_cast<dlpack::VersionedTensor*>(PyCapsule_GetPointer(capsule, capsule_name));
+    managed->deleter(managed);
+  }));
+}
+
+nb::object to_torch(const PooledTensor& tensor) {
+  const nb::module_ torch = nb::module_::import_("torch");
+  const nb::object type = torch.attr("Tensor");
+  const dlpack::ExchangeApi* api = exchange_api_of(reinterpret_cast<PyTypeObject*>(type.ptr()));
+  if (api == nullptr || api->managed_to_object == nullptr) {
+    return torch.attr("from_dlpack")(capsule_of(tensor));
+  }
+  dlpack::VersionedTensor* const managed = lend(tensor);
+  void* result = nullptr;
+  if (api->managed_to_object(managed, &result) != 0) {
+    managed->deleter(managed);
+    throw nb::python_error();
+  }
+  return nb::steal(static_cast<PyObject*>(result));
+}
+
+nb::object to_numpy(const PooledTensor& tensor) {
+  const dlpack::DataType type = dlpack_type(tensor.dtype);
+  constexpr std::uint8_t last_plain_code = 6;  // integers, floats, complex numbers, bool
+  constexpr std::uint8_t bfloat_code = 4;
+  if (type.code > last_plain_code || type.code == bfloat_code || type.lanes != 1 ||
+      tensor.dtype == Dtype::complex32) {
+    throw Error(Code::unsupported, "numpy has no " + std::string(to_string(tensor.dtype)) +
+                                       "; import torch, or give the targets");
+  }
+  return nb::module_::import_("numpy").attr("from_dlpack")(nb::cast(tensor));
+}
+
+}  // namespace
+
+std::shared_ptr<fabric::Pool> process_pool() {
+  static std::mutex mutex;
+  static std::shared_ptr<fabric::Pool>* pool = nullptr;  // never destroyed: tensors live on
+  static unsigned generation = 0;
+  const std::lock_guard lock(mutex);
+  if (pool == nullptr || generation != os::fork_generation()) {
+    pool = new std::shared_ptr<fabric::Pool>(std::make_shared<fabric::Pool>());
+    generation = os::fork_generation();
+  }
+  return *pool;
+}
+
+std::vector<PooledTensor> allocate(fabric::Pool& pool, std::span<const TensorForm> forms) {
+  std::vector<PooledTensor> tensors;
+  tensors.reserve(forms.size());
+  for (const TensorForm& form : forms) {
+    std::size_t bytes = item_bytes(form.dtype);
+    Shape strides(form.shape.size());
+    std::int64_t stride = 1;
+    for (std::size_t dim = form.shape.size(); dim-- > 0;) {
+      strides[dim] = stride;
+      stride *= std::max<std::int64_t>(form.shape[dim], 1);
+      bytes *= static_cast<std::size_t>(form.shape[dim]);
+    }
+    tensors.push_back(
+        {bytes == 0 ? nullptr : pool.allocate(bytes), form.dtype, form.shape, std::move(strides)});
+  }
+  return tensors;
+}
+
+nb::object to_python(const PooledTensor& tensor, Framework framework) {
+  return framework == Framework::torch ? to_torch(tensor) : to_numpy(tensor);
+}
+
+void bind_pooled(nb::module_& module) {
+  nb::class_<PooledTensor>(module, "PooledTensor", "Memory of the pool on its way into numpy.")
+      .def("__dlpack__",
+           [](const PooledTensor& tensor, const nb::kwargs&) { return capsule_of(tensor); })
+      .def("__dlpack_device__", [](const PooledTensor&) { return nb::make_tuple(dlpack::cpu, 0); });
+
+  module.def(
+      "empty",
+      [](const Shape& shape, const std::string& dtype, bool torch) {
+        for (const std::int64_t length : shape) {
+          if (length < 0) throw Error(Code::invalid_argument, "a shape has a negative length");
+        }
+        const TensorForm form{parse_dtype(dtype), shape, {}};
+        std::vector<PooledTensor> tensors;
+        {
+          const nb::gil_scoped_release release;
+          tensors = allocate(*process_pool(), {&form, 1});
+        }
+        return to_python(tensors.front(), torch ? Framework::torch : Framework::numpy);
+      },
+      nb::arg("shape"), nb::arg("dtype"), nb::arg("torch"),
+      nb::sig("def empty(shape: Sequence[int], dtype: str, torch: bool) -> object"));
+  module.def(
+      "is_pooled",
+      [](nb::handle tensor) {
+        const TensorList list =
+            take_in(nb::make_tuple(tensor), [](std::size_t) { return std::string("the tensor"); });
+        return list[0].data != nullptr && process_pool()->find(list[0].data, 1).has_value();
+      },
+      nb::arg("tensor").none(), nb::sig("def is_pooled(tensor: object) -> bool"),
+      "Whether a tensor's first element lies in this process' pool.");
+  module.def(
+      "pool_use",
+      [] {
+        const fabric::PoolUse use = process_pool()->use();
+        return nb::make_tuple(use.reserved_bytes, use.lent_bytes);
+      },
+      nb::sig("def pool_use() -> tuple[int, int]"),
+      "Bytes that the pool has from the operating system, and bytes that tensors hold of it.");
+  module.def(
+      "trim_pool", [] { process_pool()->trim(); }, nb::call_guard<nb::gil_scoped_release>(),
+      "Gives memory that no tensor uses back to the operating system.");
+}
+
+}  // namespace tensorbus::python

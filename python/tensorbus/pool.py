@@ -1,0 +1,67 @@
+"""Tensors in memory that other processes of this host can map.
+
+Such memory is copied once on its way to a reader; any other is read through the kernel, slower.
+"""
+
+import sys
+from collections.abc import Sequence
+from typing import Any
+
+from tensorbus import _core
+
+
+def uses_torch() -> bool:
+    """Whether results without a given type are torch's: if this process has imported it."""
+    return "torch" in sys.modules
+
+
+def empty(shape: Sequence[int] | int, dtype: Any = "float32") -> Any:
+    """A tensor in the pool, with whatever its memory last held.
+
+    A ``torch.dtype`` gives a torch tensor, a numpy type a numpy array, a name (``"bfloat16"``) what
+    this process uses: torch if it is imported, else numpy. The memory goes back to the pool when
+    the last tensor that shares it is gone.
+    """
+    sizes = [shape] if isinstance(shape, int) else list(shape)
+    if isinstance(dtype, str):
+        return _core.empty(sizes, dtype, uses_torch())
+    if type(dtype).__module__ == "torch":
+        return _core.empty(sizes, str(dtype), True)
+    import numpy as np
+
+    return _core.empty(sizes, np.dtype(dtype).name, False)
+
+
+def share_(tensor: Any) -> Any:
+    """Moves a tensor into the pool, unless it is there, and returns it.
+
+    A torch tensor (a ``Parameter`` too) is changed in place and becomes contiguous; views that were
+    made of it before keep the old memory. Of a numpy array, whose memory cannot be changed, a copy
+    is returned.
+    """
+    if _core.is_pooled(tensor):
+        return tensor
+    if type(tensor).__module__.startswith("numpy"):
+        array = empty(tensor.shape, tensor.dtype)
+        array[...] = tensor
+        return array
+    import torch
+
+    if not isinstance(tensor, torch.Tensor):
+        raise TypeError(f"expected a torch tensor or a numpy array, not {type(tensor).__name__}")
+    with torch.no_grad():
+        pooled = empty(tensor.shape, tensor.dtype)
+        pooled.copy_(tensor)
+        tensor.data = pooled
+    return tensor
+
+
+def use() -> dict[str, int]:
+    """Bytes of this process' pool: ``reserved`` from the operating system, ``lent`` to tensors."""
+    reserved, lent = _core.pool_use()
+    return {"reserved": reserved, "lent": lent}
+
+
+def trim() -> None:
+    """Gives memory that no tensor uses back to the operating system."""
+    _core.trim_pool()
