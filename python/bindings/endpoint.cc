@@ -23,7 +23,7 @@ Deadline deadline(Timeout timeout) {
 }
 
 std::string from_bytes(const nb::bytes& value) { return {value.c_str(), value.size()}; }
-nb::bytes to_bytes(const std::string& value) { return {value.data(), value.size()}; }
+nb::bytes to_bytes(const std::string& value) { return nb::bytes(value.data(), value.size()); }
 
 std::string name_of(const char* what, std::size_t index) {
   return std::string(what) + " " + std::to_string(index);

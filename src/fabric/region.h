@@ -16,6 +16,7 @@
 
 namespace tensorbus::fabric {
 
+using tensorbus::TensorForm;
 using Forms = std::vector<TensorForm>;
 
 TensorForm form_of(const TensorView& view);

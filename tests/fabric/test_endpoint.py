@@ -197,7 +197,7 @@ def test_a_store_gives_the_secret(store_server: StoreServer, unique):
         Endpoint(url, secret="x")
 
 
-def test_bad_descriptors_are_refused_with_their_reason(endpoint, start_python):
+def test_bad_descriptors_are_refused_with_their_reason(endpoint):
     with pytest.raises(ValueError, match="not a descriptor"):
         endpoint.read(b"nonsense")
     with Endpoint(secret="a-secret-to-be-changed") as source:

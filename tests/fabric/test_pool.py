@@ -10,7 +10,6 @@ from processes import Start
 from tensorbus import _core, empty, share_
 from tensorbus.pool import use
 
-
 TORCH_TYPES = """
     float64 float32 float16 bfloat16 float8_e4m3fn float8_e5m2 float8_e4m3fnuz float8_e5m2fnuz
     float8_e8m0fnu float4_e2m1fn_x2 int8 int16 int32 int64 uint8 uint16 uint32 uint64 bool
