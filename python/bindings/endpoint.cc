@@ -10,17 +10,11 @@
 #include "intake.h"
 #include "os/fork.h"
 #include "pooled.h"
+#include "store_arguments.h"
 #include "tensorbus/secret.h"
 
 namespace tensorbus::python {
 namespace {
-
-using Release = nb::call_guard<nb::gil_scoped_release>;
-using Timeout = std::optional<double>;
-
-Deadline deadline(Timeout timeout) {
-  return timeout ? Deadline::after_seconds(*timeout) : Deadline::never();
-}
 
 std::string from_bytes(const nb::bytes& value) { return {value.c_str(), value.size()}; }
 nb::bytes to_bytes(const std::string& value) { return nb::bytes(value.data(), value.size()); }

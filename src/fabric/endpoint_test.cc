@@ -49,6 +49,20 @@ struct Numbers {
   std::shared_ptr<std::byte> memory;
 };
 
+EndpointOptions knowing(const std::string& secret) {
+  EndpointOptions options;
+  options.secret = secret;
+  options.secret_in_descriptors = false;
+  return options;
+}
+
+EndpointOptions bound_to(const std::string& address, const std::string& name) {
+  EndpointOptions options;
+  options.name = name;
+  options.bind = address;
+  return options;
+}
+
 Status outcome(const ReadOperation& read, Deadline deadline = soon()) {
   try {
     read.wait(deadline);
@@ -238,8 +252,8 @@ TEST(EndpointTest, ReleasedTensorsAreWithdrawn) {
 }
 
 TEST(EndpointTest, ASecretMayBeKnownWithoutTheDescriptor) {
-  Endpoint source({.secret = "both know it", .secret_in_descriptors = false});
-  Endpoint friendly({.secret = "both know it", .secret_in_descriptors = false});
+  Endpoint source(knowing("both know it"));
+  Endpoint friendly(knowing("both know it"));
   Endpoint stranger;
   const Numbers numbers({10});
   const Numbers target({10});
@@ -390,7 +404,7 @@ TEST(EndpointTest, OtherHostsAreReachedThroughTheNetwork) {
   const Pipe down;
   const Child owner([&] {
     hosts.enter(1);
-    Endpoint endpoint({.name = "owner", .bind = TwoHosts::address(1)});
+    Endpoint endpoint(bound_to(TwoHosts::address(1), "owner"));
     const Numbers numbers({3'000'000});
     numbers.count_up();
     up.put(expose(endpoint, numbers));
@@ -406,7 +420,7 @@ TEST(EndpointTest, OtherHostsAreReachedThroughTheNetwork) {
     EXPECT_EQ(status.code, Code::unreachable);
     EXPECT_THAT(status.message, HasSubstr("ucx: this process uses no network"));
   }
-  Endpoint reader({.bind = TwoHosts::address(0)});
+  Endpoint reader(bound_to(TwoHosts::address(0), "reader"));
   const ReadOperation operation = read(reader, descriptor, target);
   operation.wait(soon());
   EXPECT_EQ(operation.path(), "network");
