@@ -1,0 +1,22 @@
+// A process on the network that was let in, or nearly, and says anything in active messages.
+#include "fabric/ucx.h"
+#include "fabric/ucx_liar.h"
+
+namespace {
+
+std::unique_ptr<tensorbus::fabric::Fabric> make(const char* name) {
+  tensorbus::fabric::UcxOptions options;
+  options.identity = {"here", 1, 1, tensorbus::random_id(), name};
+  options.secret = "secret";
+  return tensorbus::fabric::make_ucx_fabric(options);
+}
+
+}  // namespace
+
+extern "C" int LLVMFuzzerTestOneInput(const unsigned char* data, std::size_t size) {
+  using namespace tensorbus::fabric;
+  static Victim victim(make("victim"), make("friend"));
+  static ucx::LiarStation station;
+  ucx::lie_through_ucx(station, victim, {reinterpret_cast<const char*>(data), size});
+  return 0;
+}
