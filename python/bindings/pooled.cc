@@ -110,9 +110,13 @@ nb::object to_python(const PooledTensor& tensor, Framework framework) {
 
 void bind_pooled(nb::module_& module) {
   nb::class_<PooledTensor>(module, "PooledTensor", "Memory of the pool on its way into numpy.")
-      .def("__dlpack__",
-           [](const PooledTensor& tensor, const nb::kwargs&) { return capsule_of(tensor); })
-      .def("__dlpack_device__", [](const PooledTensor&) { return nb::make_tuple(dlpack::cpu, 0); });
+      .def(
+          "__dlpack__",
+          [](const PooledTensor& tensor, const nb::kwargs&) { return capsule_of(tensor); },
+          nb::sig("def __dlpack__(self, **kwargs: object) -> object"))
+      .def(
+          "__dlpack_device__", [](const PooledTensor&) { return nb::make_tuple(dlpack::cpu, 0); },
+          nb::sig("def __dlpack_device__(self) -> tuple[int, int]"));
 
   module.def(
       "empty",

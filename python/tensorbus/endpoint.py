@@ -53,10 +53,10 @@ class Read:
     async def _result(self) -> list[Any]:
         if not self._read.done():
             loop = asyncio.get_running_loop()
-            ready = loop.create_future()
+            ready: asyncio.Future[None] = loop.create_future()
             # A copy: a loop knows one reader per descriptor, and several tasks may wait.
             descriptor = os.dup(self._read.fileno())
-            loop.add_reader(descriptor, lambda: ready.done() or ready.set_result(None))
+            loop.add_reader(descriptor, _wake, ready)
             try:
                 await ready
             except asyncio.CancelledError:
@@ -66,6 +66,11 @@ class Read:
                 loop.remove_reader(descriptor)
                 os.close(descriptor)
         return self._read.wait(0)
+
+
+def _wake(ready: asyncio.Future[None]) -> None:
+    if not ready.done():
+        ready.set_result(None)
 
 
 class Endpoint:
