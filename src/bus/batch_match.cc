@@ -103,7 +103,9 @@ std::vector<TensorView> Batch::ordered(const Group& sources) const {
   return views;
 }
 
-void Batch::expose() { region_ = context_.fabric.expose(ordered(*own_), loan_->gate()); }
+void Batch::expose() {
+  region_ = context_.fabric.expose(ordered(*own_), loan_->gate(), loan_->lender());
+}
 
 bool Batch::fresh(const Group& group, const Generation* last) const {
   if (last == nullptr) return true;
@@ -202,13 +204,15 @@ void Batch::follow_their_generation() {
     propose_end(key, *current, *left, why);
   }
   if (reader_ == nullptr) reader_ = std::make_shared<Reader>(context_, loan_);
-  if (!reader_->idle() && (left || reader_->generation() != current->number)) {
-    const bool had_started = reader_->started();
+  const bool over = left || reader_->generation() != current->number;
+  if (over && (!reader_->idle() || reader_->started_in() != 0)) {
     const Rank who = left.value_or(current->senders.begin()->first);
     const Status lost{Code::peer_lost, fmt::format("batch \"{}\": {}", key_.batch,
                                                    why.empty() ? "the senders began anew" : why)};
-    reader_->leave(lost, who);
-    if (had_started) fail_queue(Direction::recv, lost, who);
+    if (!reader_->idle()) reader_->leave(lost, who);
+    // Its sources may have been lost before the store told so: what waits for them fails too.
+    if (reader_->started_in() != 0) fail_queue(Direction::recv, lost, who);
+    reader_->forget_start();
   }
   if (left || !reader_->idle() || reader_->waits()) return;
   // The record speaks of these registrations: plans are made from no others.

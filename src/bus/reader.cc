@@ -174,6 +174,7 @@ void Reader::start_when_joined() {
     first = std::max(first, source.next);
   }
   phase_ = Phase::started;
+  started_in_ = plan_.generation;
   backoff_ = Duration::zero();
   trouble_.clear();
   for (auto& [rank, source] : sources_) {

@@ -40,6 +40,10 @@ class Reader : public std::enable_shared_from_this<Reader> {
   bool idle() const noexcept { return phase_ == Phase::idle; }
   bool started() const noexcept { return phase_ == Phase::started; }
   std::int64_t generation() const noexcept { return plan_.generation; }
+  // The generation that it read from, also when it has lost its sources since; 0: none yet, or its
+  // end was dealt with.
+  std::int64_t started_in() const noexcept { return started_in_; }
+  void forget_start() noexcept { started_in_ = 0; }
   std::uint64_t fingerprint() const noexcept { return plan_.fingerprint; }
   // Why joining failed last; for messages.
   const std::string& trouble() const noexcept { return trouble_; }
@@ -105,6 +109,7 @@ class Reader : public std::enable_shared_from_this<Reader> {
   JoinPlan plan_;
   Phase phase_ = Phase::idle;
   std::uint64_t serial_ = 0;
+  std::int64_t started_in_ = 0;
   std::vector<std::shared_ptr<const plan::Stream>> streams_;
   std::map<Rank, SourceEnd> sources_;
   std::shared_ptr<Recv> recv_;

@@ -33,8 +33,9 @@ void Recv::start(std::vector<RecvPart> parts, const std::vector<TensorView>& tar
           self->on_read(at, done);
         });
     try {
-      context_.fabric.read({parts_[at].stream, parts_[at].number, parts_[at].sources, targets}, id,
-                           Deadline::never());
+      context_.fabric.read(
+          {parts_[at].stream, parts_[at].number, parts_[at].sources, targets, loan_->lender()}, id,
+          Deadline::never());
       running_[at] = id;
       ++left_;
     } catch (const Error& error) {

@@ -207,6 +207,7 @@ class ShmLiar {
     };
     place(1, subtle_ ? 0 : dice.number());
     place(1, subtle_ ? 8 : dice.number());
+    encoder.integer(subtle_ ? 0 : dice.number()).raw(std::string(sizeof(Probe::value), '\0'));
     for (std::size_t i = 0; i < forms.size(); ++i) {
       encoder.integer(dice.below(2) == 0 ? reinterpret_cast<std::uint64_t>(this) : dice.number());
       place(dice.below(2), dice.number() * 128);
