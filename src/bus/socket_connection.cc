@@ -85,6 +85,7 @@ class SocketConnection final : public Connection,
       return;
     }
     if (thread_.get_id() == std::this_thread::get_id()) {
+      *gone_ = true;
       thread_.detach();
     } else if (thread_.joinable()) {
       thread_.join();
@@ -386,7 +387,9 @@ class SocketConnection final : public Connection,
   // --- the thread ---------------------------------------------------------------------------
 
   void run() {
-    while (true) {
+    // A completed command may hold the last reference to this connection, and drop it right here.
+    const std::shared_ptr<const bool> gone = gone_;
+    while (!*gone) {
       FrameSocket* socket = nullptr;
       bool writing = false;
       {
@@ -568,6 +571,7 @@ class SocketConnection final : public Connection,
   std::map<std::uint64_t, Registration> registrations_;
   std::uint64_t requests_made_ = 0;
   std::map<std::uint64_t, std::shared_ptr<Request>> requests_;
+  const std::shared_ptr<bool> gone_ = std::make_shared<bool>(false);  // of the thread alone
   std::thread thread_;
 };
 
