@@ -45,6 +45,9 @@ function(tensorbus_layer name)
     add_executable(${name}_test ${tests})
     target_link_libraries(${name}_test PRIVATE
       tensorbus_${name} tensorbus_options GTest::gmock GTest::gtest_main)
+    if(TENSORBUS_SANITIZE)
+      target_compile_options(${name}_test PRIVATE -O0)  # tests compile longer than they run
+    endif()
     add_dependencies(unit_tests ${name}_test)
     gtest_discover_tests(${name}_test TEST_PREFIX "${name}: " DISCOVERY_MODE PRE_TEST
       PROPERTIES TIMEOUT 120 LABELS ${name})
