@@ -115,6 +115,7 @@ NO_DEADLINE = {"deadline": None, "suppress_health_check": list(HealthCheck), "da
 
 
 @pytest.mark.proves("B4.1", "B4.3", "B5.6", "B5.7", "B5.8", "B5.9")
+@pytest.mark.timeout(300)
 @settings(max_examples=600, **NO_DEADLINE)
 @given(copies())
 def test_every_target_gets_what_torch_would_hold(case):
@@ -122,6 +123,7 @@ def test_every_target_gets_what_torch_would_hold(case):
 
 
 @pytest.mark.proves("B4.2")
+@pytest.mark.timeout(300)
 @settings(max_examples=600, **NO_DEADLINE)
 @given(reductions())
 def test_partial_sources_are_reduced_as_a_loop_in_torch_does(case):
