@@ -15,6 +15,7 @@
 #include "bus/lmdb_state.h"
 #include "bus/packed.h"
 #include "bus/queue_journal.h"
+#include "os/quiet_fork.h"
 #include "os/semaphore.h"
 #include "tensorbus/status.h"
 
@@ -73,7 +74,7 @@ TEST_F(LmdbFileTest, WhatIsWrittenIsThereAfterwardsInOrder) {
 }
 
 TEST_F(LmdbFileTest, WhatWasCommittedSurvivesAKill) {
-  const pid_t child = ::fork();
+  const pid_t child = os::quiet_fork();
   if (child == 0) {
     LmdbFile file(path_, "state");
     for (int i = 0; i < 100; ++i) file.write({{"key" + std::to_string(i), "value"}});

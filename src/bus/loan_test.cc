@@ -13,6 +13,7 @@
 #include <functional>
 
 #include "os/poll.h"
+#include "os/quiet_fork.h"
 #include "os/unix_socket.h"
 #include "tensorbus/status.h"
 
@@ -54,7 +55,7 @@ class Child {
     if (::socketpair(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC | SOCK_NONBLOCK, 0, ends) != 0) {
       throw Error(Code::failed, "socketpair");
     }
-    pid_ = ::fork();
+    pid_ = os::quiet_fork();
     if (pid_ == 0) {
       ::close(ends[0]);
       ::prctl(PR_SET_PDEATHSIG, SIGKILL);

@@ -18,6 +18,7 @@
 #include "bus/scripted_agent.h"
 #include "bus/socket_connection.h"
 #include "bus/wire.h"
+#include "os/quiet_fork.h"
 #include "os/semaphore.h"
 
 namespace tensorbus::bus {
@@ -204,7 +205,7 @@ TEST_F(SocketChannelTest, AKilledClientIsSeenWithinTwoSecondsAndItsSemaphoreGoes
   ScriptedAgent agent(listen(), script());
   int ready[2];
   ASSERT_EQ(::pipe(ready), 0);
-  const pid_t child = ::fork();
+  const pid_t child = os::quiet_fork();
   if (child == 0) {
     const auto client = connect();
     client->submit(query("hold"), nullptr, Deadline::never(), soon());
@@ -287,7 +288,7 @@ TEST_F(SocketChannelTest, ACommandThatIsSentAgainIsAcceptedOnce) {
 }
 
 TEST_F(SocketChannelTest, ASessionWhoseProcessDiedMeanwhileIsLost) {
-  const pid_t child = ::fork();
+  const pid_t child = os::quiet_fork();
   if (child == 0) {
     auto channel = listen();
     ScriptedAgent agent(std::move(channel), [](Channel&, const ChannelEvent&) {});
@@ -349,7 +350,7 @@ TEST_F(SocketChannelTest, ManyTensorsAndDescriptorsGoInOneCommand) {
 TEST_F(SocketChannelTest, AForkedChildIsToldSo) {
   ScriptedAgent agent(listen(), script());
   const auto client = connect();
-  const pid_t child = ::fork();
+  const pid_t child = os::quiet_fork();
   if (child == 0) {
     try {
       client->submit(query("b"), nullptr, soon(), soon());

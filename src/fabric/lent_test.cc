@@ -16,6 +16,7 @@
 #include "fabric/shm_fabric.h"
 #include "fabric/ucx.h"
 #include "os/process.h"
+#include "os/quiet_fork.h"
 #include "tensorbus/status.h"
 
 namespace tensorbus::fabric {
@@ -35,7 +36,7 @@ class Worker {
     const Probe probe = own_probe();
     int ready[2];
     if (::pipe(ready) != 0) throw Error(Code::failed, "pipe");
-    pid_ = ::fork();
+    pid_ = os::quiet_fork();
     if (pid_ == 0) {
       ::prctl(PR_SET_PDEATHSIG, SIGKILL);
       ::alarm(100);

@@ -10,6 +10,7 @@
 #include <vector>
 
 #include "os/memory.h"
+#include "os/quiet_fork.h"
 #include "tensorbus/status.h"
 
 namespace tensorbus::fabric {
@@ -136,7 +137,7 @@ TEST(PoolTest, AForkedChildOwnsNothing) {
   auto pool = std::make_unique<Pool>(small);
   auto block = pool->allocate(100);
   *block = std::byte{5};
-  const pid_t child = ::fork();
+  const pid_t child = os::quiet_fork();
   if (child == 0) {
     bool right = *block == std::byte{5};
     block.reset();

@@ -20,6 +20,7 @@
 #include "fabric/shm_fabric.h"
 #include "fabric/shm_handshake.h"
 #include "os/poll.h"
+#include "os/quiet_fork.h"
 #include "os/unix_socket.h"
 #include "tensorbus/status.h"
 
@@ -70,7 +71,7 @@ class Owner {
   explicit Owner(const Options& options) {
     int pipe[2];
     if (::pipe(pipe) != 0) throw Error(Code::failed, "pipe");
-    pid_ = ::fork();
+    pid_ = os::quiet_fork();
     if (pid_ == 0) {
       ::close(pipe[0]);
       ::prctl(PR_SET_PDEATHSIG, SIGKILL);
@@ -105,7 +106,7 @@ class Owner {
     const auto region = fabric->expose({&view, 1});
     pid_t child = 0;
     if (options.forks) {
-      child = ::fork();
+      child = os::quiet_fork();
       if (child == 0) {
         ::alarm(60);
         while (true) ::pause();
@@ -315,7 +316,7 @@ TEST(ShmFaultTest, AStoppedOwnerEndsAReadAtItsDeadline) {
 // In a process of its own, which is another user; its exit code is 0 if all held.
 template <typename Check>
 int as_another_user(Check check) {
-  const pid_t child = ::fork();
+  const pid_t child = os::quiet_fork();
   if (child == 0) {
     ::alarm(60);
     bool held = false;
@@ -366,11 +367,11 @@ TEST(ShmFaultTest, AnOwnerWhoseMemoryMayNotBeReadPacksIt) {
 
 TEST(ShmFaultTest, AnOwnerInAnotherPidNamespacePacksItsMemory) {
   const Owner owner({.memory = Memory::private_});
-  const pid_t outside = ::fork();
+  const pid_t outside = os::quiet_fork();
   if (outside == 0) {
     ::alarm(60);
     if (::unshare(CLONE_NEWPID) != 0) ::_exit(77);
-    const pid_t inside = ::fork();
+    const pid_t inside = os::quiet_fork();
     if (inside == 0) {
       ::prctl(PR_SET_PDEATHSIG, SIGKILL);
       bool held = false;
@@ -424,7 +425,7 @@ TEST(ShmFaultTest, AForkedChildCannotUseItAndDoesNoHarm) {
   auto reader = std::make_unique<Reader>();
   const auto peer = reader->connect(owner.descriptor());
   const Source source = reader->attach(peer, owner.descriptor());
-  const pid_t child = ::fork();
+  const pid_t child = os::quiet_fork();
   if (child == 0) {
     bool refused = false;
     try {

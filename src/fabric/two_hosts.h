@@ -22,6 +22,7 @@
 #include <string>
 
 #include "os/fd.h"
+#include "os/quiet_fork.h"
 #include "tensorbus/status.h"
 
 namespace tensorbus::fabric {
@@ -118,7 +119,7 @@ inline void hold_a_namespace(const Pipe& ready) {
 
 inline Child::Child(const std::function<void()>& body) {
   const pid_t parent = ::getpid();
-  pid_ = ::fork();
+  pid_ = os::quiet_fork();
   if (pid_ < 0) os::throw_errno("fork");
   if (pid_ > 0) return;
   ::prctl(PR_SET_PDEATHSIG, SIGKILL);

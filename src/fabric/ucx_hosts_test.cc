@@ -14,6 +14,7 @@
 #include "fabric/two_hosts.h"
 #include "fabric/ucx.h"
 #include "os/poll.h"
+#include "os/quiet_fork.h"
 
 namespace tensorbus::fabric {
 namespace {
@@ -51,7 +52,7 @@ pid_t have_a_child(bool runs_a_program) {
     std::array<char*, 3> arguments{const_cast<char*>("sleep"), const_cast<char*>("60"), nullptr};
     char* no_variables = nullptr;
     ::posix_spawnp(&child, "sleep", nullptr, nullptr, arguments.data(), &no_variables);
-  } else if (child = ::fork(); child == 0) {
+  } else if (child = os::quiet_fork(); child == 0) {
     ::alarm(60);
     for (;;) ::pause();
   }

@@ -7,6 +7,7 @@
 #include <thread>
 
 #include "base/clock.h"
+#include "os/quiet_fork.h"
 #include "store/etcd_session.h"
 #include "store/etcd_test_process.h"
 #include "store/etcd_test_proxy.h"
@@ -231,7 +232,7 @@ TEST_F(EtcdFaults, AForkedChildIsToldToConnectAgain) {
   auto store = server.connect();
   set(*store, "k", "1");
   const auto watch = store->watch("k", false, soon());
-  const pid_t child = ::fork();
+  const pid_t child = os::quiet_fork();
   if (child == 0) {
     const bool told = status_of([&] { get(*store, "k"); }).code == Code::failed;
     store.reset();

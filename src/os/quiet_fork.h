@@ -1,0 +1,41 @@
+// How tests fork. The sanitizers' allocators do not hold their locks across a fork: a thread that
+// has one at that moment takes it from the child for ever.
+#pragma once
+
+#include <dirent.h>
+#include <unistd.h>
+
+#include <chrono>
+#include <fstream>
+#include <memory>
+#include <string>
+#include <thread>
+
+namespace tensorbus::os {
+
+// Whether every thread of this process but the calling one sleeps.
+inline bool others_sleep() {
+  const std::unique_ptr<DIR, int (*)(DIR*)> tasks(::opendir("/proc/self/task"), ::closedir);
+  if (tasks == nullptr) return true;
+  const std::string own = std::to_string(::gettid());
+  while (const dirent* task = ::readdir(tasks.get())) {
+    const std::string id = task->d_name;
+    if (id == own || id.front() == '.') continue;
+    std::ifstream file("/proc/self/task/" + id + "/stat");
+    std::string line;
+    std::getline(file, line);
+    const std::size_t name_end = line.rfind(") ");
+    if (name_end != std::string::npos && line[name_end + 2] != 'S') return false;
+  }
+  return true;
+}
+
+// fork(), as soon as the other threads sleep.
+inline pid_t quiet_fork() {
+  for (int looks = 0; looks < 5000 && !others_sleep(); ++looks) {
+    std::this_thread::sleep_for(std::chrono::milliseconds(1));
+  }
+  return ::fork();
+}
+
+}  // namespace tensorbus::os
