@@ -295,6 +295,7 @@ void ShmCore::disconnect(Peer& any) {
 }
 
 void ShmCore::lose_after_its_last_words(const PeerPtr& peer, const std::string& what) {
+  peer->leaves = true;
   for (int i = 0; i < 1000 && peer->up() && !peer->link->in.empty(); ++i) take_messages(peer);
   lose(peer, {Code::peer_lost, to_string(peer->identity()) + " " + what});
 }

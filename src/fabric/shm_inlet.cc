@@ -52,7 +52,8 @@ void ShmCore::on_inlet_closed(const PeerPtr& peer, std::string_view body) {
 }
 
 bool ShmCore::has_awaited_inlet(const PeerPtr& peer) {
-  if (peer->awaited_inlet > peer->last_inlet) on_socket(peer);
+  // Of one that leaves nothing more is read, which would lead here again.
+  if (peer->awaited_inlet > peer->last_inlet && !peer->leaves) on_socket(peer);
   return peer->up() && peer->awaited_inlet <= peer->last_inlet;
 }
 

@@ -88,6 +88,12 @@ class ShmLiar {
     }
   }
 
+  // Says that memory is to come before the next message, and sends the message alone.
+  void promise_an_inlet() {
+    push(inlet_message, std::move(Encoder().integer(std::uint64_t{1})).bytes());
+    push(user_message, "behind it");
+  }
+
  private:
   static std::string maybe_damaged(std::string bytes, Dice& dice) {
     return dice.below(4) == 0 ? dice.damaged(std::move(bytes)) : bytes;

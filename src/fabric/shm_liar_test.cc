@@ -23,5 +23,21 @@ TEST(ShmLiarTest, ABrokenPeerHarmsNobodyElse) {
   }
 }
 
+TEST(ShmLiarTest, APeerThatLeavesWithAPromiseIsLost) {
+  Victim victim(make_shm_fabric({"victim", "secret", nullptr, true}),
+                make_shm_fabric({"friend", "", nullptr, true}));
+  {
+    const std::string ones(64, '\1');
+    Dice dice(ones);
+    ShmLiar liar(victim, dice);
+    ASSERT_NE(liar.as_peer(), nullptr);
+    liar.promise_an_inlet();
+    victim.poll();
+  }
+  for (int i = 0; i < 1000 && victim.party.losses.empty(); ++i) victim.poll();
+  EXPECT_EQ(victim.party.losses.size(), 1u);
+  EXPECT_TRUE(victim.party.messages.empty());
+}
+
 }  // namespace
 }  // namespace tensorbus::fabric

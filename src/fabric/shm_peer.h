@@ -113,6 +113,7 @@ class ShmPeer final : public Peer {
   std::map<std::uint64_t, Inlet> inlets;
   std::uint64_t last_inlet = 0;     // whose memory has come
   std::uint64_t awaited_inlet = 0;  // no message is taken before its memory has come
+  bool leaves = false;              // only what is in the ring is still taken
 
   // As reader.
   struct Attaching {
