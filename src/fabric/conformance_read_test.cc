@@ -279,6 +279,52 @@ TEST_P(FabricTest, ADeadlineEndsARead) {
   EXPECT_EQ(finish(reader_, id).status.code, Code::timeout);
 }
 
+// What was prepared for one read serves those that are like it, and no others.
+TEST_P(FabricTest, AStreamIsReadAgainIntoOtherTensors) {
+  const TestTensor first = new_tensor(Dtype::int32, {40, 50});
+  const TestTensor second = new_tensor(Dtype::int32, {40, 50}, {1, 40});
+  fill(first);
+  fill(second);
+  const auto first_region = owner_->expose(views({first}));
+  const auto second_region = owner_->expose(views({second}));
+  const auto peer = connect();
+  const Source from_first = attach(reader_, peer, *first_region);
+  const Source from_second = attach(reader_, peer, *second_region);
+  const TestTensor dense = new_tensor(Dtype::int32, {40, 50});
+  const TestTensor another = new_tensor(Dtype::int32, {40, 50});
+  const TestTensor transposed = new_tensor(Dtype::int32, {40, 50}, {1, 40});
+  const Read request = whole(from_first, {dense});
+  const auto element = [](const TestTensor& tensor, std::int64_t i, std::int64_t j) {
+    std::int32_t value = 0;
+    const std::int64_t at = i * tensor.form->strides[0] + j * tensor.form->strides[1];
+    std::memcpy(&value, tensor.memory.get() + tensor.first + at * 4, sizeof value);
+    return value;
+  };
+  for (int round = 0; round < 3; ++round) {
+    for (const auto& [source, tensor] : {std::pair(from_first, first), {from_second, second}}) {
+      for (const TestTensor& target : {dense, another, transposed}) {
+        std::memset(target.memory.get(), 0, target.bytes());
+        Read again = request;
+        again.sources = {source};
+        again.targets = views({target});
+        ASSERT_TRUE(read(reader_, again).status.ok());
+        for (std::int64_t i = 0; i < 40; ++i) {
+          for (std::int64_t j = 0; j < 50; ++j) {
+            ASSERT_EQ(element(target, i, j), element(tensor, i, j));
+          }
+        }
+      }
+    }
+    Read read_only = request;
+    read_only.targets[0].read_only = true;
+    EXPECT_THROW(reader_->read(read_only, next_id(), never), Error);
+    const TestTensor other_type = new_tensor(Dtype::float32, {40, 50});
+    Read other = request;
+    other.targets = views({other_type});
+    EXPECT_THROW(reader_->read(other, next_id(), never), Error);
+  }
+}
+
 TEST_P(FabricTest, WhatDoesNotFitIsRefusedAtOnce) {
   const TestTensor tensor = new_tensor(Dtype::int8, {4});
   const auto region = owner_->expose(views({tensor}));

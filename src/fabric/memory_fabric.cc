@@ -456,7 +456,8 @@ void MemoryFabric::copy_packed(RunningRead& running) {
       const plan::Strides strides = strides_of(exposed.forms);
       running.packers.emplace_back(plan::compile(*read.stream, &strides, nullptr), exposed.memory);
     }
-    packed.emplace_back(static_cast<std::size_t>(reading.chunk(running.next).wire_bytes));
+    packed.emplace_back(
+        static_cast<std::size_t>(reading.bound().target().chunks[running.next].wire_bytes));
     running.packers[i].gather(running.next, packed.back());
   }
   for (const auto& bytes : packed) wires.emplace_back(bytes);

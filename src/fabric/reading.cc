@@ -5,12 +5,20 @@
 namespace tensorbus::fabric {
 namespace {
 
-plan::Strides target_strides(const Read& read) {
-  plan::Strides strides;
-  for (const TensorView& view : read.targets) {
-    strides.emplace_back(view.strides.begin(), view.strides.end());
+// The same pieces with the source's type on the wire.
+plan::Stream source_typed(const plan::Stream& stream) {
+  plan::Stream typed = stream;
+  typed.wire_bytes = 0;
+  typed.payload_bytes = 0;
+  for (plan::Part& part : typed.parts) {
+    part.wire = part.types.source;
+    constexpr std::int64_t unit = plan::part_alignment;
+    part.wire_offset = (typed.wire_bytes + unit - 1) / unit * unit;
+    const std::int64_t bytes = part.elements * static_cast<std::int64_t>(item_bytes(part.wire));
+    typed.wire_bytes = part.wire_offset + bytes;
+    typed.payload_bytes += bytes;
   }
-  return strides;
+  return typed;
 }
 
 // The members' tensors that the stream reads have the same strides everywhere.
@@ -23,10 +31,16 @@ bool strided_alike(const Read& read) {
   });
 }
 
+const Read& checked(const Read& read) {
+  check(read);
+  return read;
+}
+
 }  // namespace
 
 void check(const Read& read) {
   if (read.stream == nullptr) throw Error(Code::invalid_argument, "a read without a stream");
+  if (read.stream->chunk_bytes < 1) throw Error(Code::invalid_argument, "a stream without chunks");
   if (read.sources.empty() || read.sources.size() != read.stream->source.ranks.size()) {
     throw Error(Code::invalid_argument,
                 "a stream from " + std::to_string(read.stream->source.ranks.size()) +
@@ -41,55 +55,94 @@ void check(const Read& read) {
   check_target(*read.stream, read.targets);
 }
 
-Reading::Reading(Read read) : read_(std::move(read)) {
-  check(read_);
-  const plan::Strides targets = target_strides(read_);
-  const TensorMemory memory = memory_of(read_.targets, read_.lender);
-  target_program_ = plan::compile(*read_.stream, nullptr, &targets);
-  target_staging_.emplace(target_program_, Staging::Side::target, memory);
-  if (strided_alike(read_)) {
-    const plan::Strides source = strides_of(read_.sources.front().region->forms());
-    direct_program_ = plan::compile(*read_.stream, &source, &targets);
-    direct_staging_.emplace(*direct_program_, Staging::Side::target, memory);
+Bound::Bound(const Read& read, Wire wire)
+    : forms_(checked(read)),
+      wire_(wire),
+      stream_(read.stream),
+      alike_(strided_alike(read)),
+      sources_(alike_ ? 1 : read.sources.size()) {
+  if (wire == Wire::as_in_source) typed_ = source_typed(*read.stream);
+}
+
+const plan::Program& Bound::direct() {
+  if (!direct_) {
+    const plan::Strides from = strides_of(forms_.source(0));
+    const plan::Strides to = strides_of(forms_.targets());
+    direct_ = plan::compile(stream(), &from, &to);
   }
-  caches_ =
-      target_staging_->idle() ? copy::caches_for(read_.stream->payload_bytes) : copy::Caches::keep;
+  return *direct_;
+}
+
+const plan::Program& Bound::target() {
+  if (!target_) {
+    const plan::Strides to = strides_of(forms_.targets());
+    target_ = plan::compile(stream(), nullptr, &to);
+  }
+  return *target_;
+}
+
+const plan::Program& Bound::source(std::size_t member) {
+  const std::size_t index = alike_ ? 0 : member;
+  if (!sources_[index]) {
+    const plan::Strides from = strides_of(forms_.source(index));
+    sources_[index] = plan::compile(stream(), &from, nullptr);
+  }
+  return *sources_[index];
+}
+
+Reading::Reading(Read read) : Reading(read, std::make_shared<Bound>(read)) {}
+
+Reading::Reading(Read read, std::shared_ptr<Bound> bound)
+    : read_(std::move(read)),
+      bound_(std::move(bound)),
+      memory_(memory_of(read_.targets, read_.lender)),
+      chunk_count_(static_cast<std::size_t>(stream().chunk_count())),
+      caches_(copy::caches_for(stream().payload_bytes)) {
+  // What passes through scratch is in the caches anyway.
+  if (std::ranges::count(memory_.elsewhere, true) > 0) caches_ = copy::Caches::keep;
+}
+
+TargetSide& Reading::direct() {
+  if (!direct_) direct_.emplace(bound_->direct(), memory_);
+  return *direct_;
+}
+
+TargetSide& Reading::target() {
+  if (!target_) target_.emplace(bound_->target(), memory_);
+  return *target_;
 }
 
 void Reading::copy(std::size_t chunk, std::span<const copy::Sources> members) {
-  if (!direct_program_) return copy_packed(chunk, members);
-  const plan::Chunk& part = direct_program_->chunks[chunk];
-  if (direct_program_->source.reduces()) {
-    copy::reduce_chunk(*direct_program_, part, members, direct_targets());
+  if (!bound_->alike()) return copy_packed(chunk, members);
+  const plan::Program& program = direct().program();
+  const plan::Chunk& part = program.chunks[chunk];
+  if (program.source.reduces()) {
+    copy::reduce_chunk(program, part, members, direct().tensors());
   } else {
-    copy::copy_chunk(*direct_program_, part, members.front(), direct_targets(), caches_);
+    copy::copy_chunk(program, part, members.front(), direct().tensors(), caches_);
   }
-  store_direct(chunk);
+  direct().store(chunk);
 }
 
 void Reading::scatter(std::size_t chunk, std::span<const std::span<const std::byte>> wires) {
-  const plan::Chunk& part = target_program_.chunks[chunk];
-  if (target_program_.source.reduces()) {
-    copy::reduce_packed_chunk(target_program_, part, wires, target_staging_->tensors());
+  const plan::Program& program = target().program();
+  const plan::Chunk& part = program.chunks[chunk];
+  if (program.source.reduces()) {
+    copy::reduce_packed_chunk(program, part, wires, target().tensors());
   } else {
-    copy::scatter_chunk(target_program_, part, wires.front(), target_staging_->tensors(), caches_);
+    copy::scatter_chunk(program, part, wires.front(), target().tensors(), caches_);
   }
-  target_staging_->store(chunk);
+  target().store(chunk);
 }
 
 void Reading::copy_packed(std::size_t chunk, std::span<const copy::Sources> members) {
-  if (source_programs_.empty()) {
-    for (const Source& source : read_.sources) {
-      const plan::Strides strides = strides_of(source.region->forms());
-      source_programs_.push_back(plan::compile(*read_.stream, &strides, nullptr));
-    }
-    wires_.resize(source_programs_.size());
-  }
+  wires_.resize(members.size());
   std::vector<std::span<const std::byte>> wires;
   for (std::size_t member = 0; member < members.size(); ++member) {
-    const plan::Chunk& part = source_programs_[member].chunks[chunk];
+    const plan::Program& program = bound_->source(member);
+    const plan::Chunk& part = program.chunks[chunk];
     wires_[member].resize(static_cast<std::size_t>(part.wire_bytes));
-    copy::gather_chunk(source_programs_[member], part, members[member], wires_[member]);
+    copy::gather_chunk(program, part, members[member], wires_[member]);
     wires.emplace_back(wires_[member]);
   }
   scatter(chunk, wires);

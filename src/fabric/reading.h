@@ -2,6 +2,7 @@
 #pragma once
 
 #include <cstddef>
+#include <memory>
 #include <optional>
 #include <span>
 #include <vector>
@@ -9,20 +10,54 @@
 #include "copy/execute.h"
 #include "fabric/fabric.h"
 #include "fabric/staging.h"
+#include "fabric/stream_cache.h"
 
 namespace tensorbus::fabric {
 
 // Error(invalid_argument) unless sources, stream and targets fit each other.
 void check(const Read& read);
 
+// A stream bound to the forms of the tensors on both sides, compiled as far as it is needed.
+class Bound {
+ public:
+  // What lies packed between the two sides: the stream's own types, or the sources', for bytes that
+  // come as they lie in memory.
+  enum class Wire { planned, as_in_source };
+
+  // Checks the read.
+  explicit Bound(const Read& read, Wire wire = Wire::planned);
+  bool fits(const Read& read, Wire wire) const { return wire == wire_ && forms_.fits(read); }
+
+  // Valid while the stream of the read is.
+  const plan::Stream& stream() const { return typed_ ? *typed_ : *stream_.lock(); }
+  // The members' tensors have the same strides everywhere; then there is a direct program.
+  bool alike() const noexcept { return alike_; }
+  const plan::Program& direct();  // both sides bound
+  const plan::Program& target();
+  const plan::Program& source(std::size_t member);
+
+ private:
+  const ReadForms forms_;
+  const Wire wire_;
+  const std::weak_ptr<const plan::Stream> stream_;
+  std::optional<plan::Stream> typed_;
+  bool alike_ = true;
+  std::optional<plan::Program> direct_;
+  std::optional<plan::Program> target_;
+  std::vector<std::optional<plan::Program>> sources_;
+};
+
 class Reading {
  public:
   // Checks it.
   explicit Reading(Read read);
+  // With what was bound for it, or for one like it.
+  Reading(Read read, std::shared_ptr<Bound> bound);
 
   const Read& read() const noexcept { return read_; }
-  std::size_t chunk_count() const noexcept { return target_program_.chunks.size(); }
-  const plan::Chunk& chunk(std::size_t index) const { return target_program_.chunks[index]; }
+  Bound& bound() noexcept { return *bound_; }
+  const plan::Stream& stream() const noexcept { return bound_->stream(); }
+  std::size_t chunk_count() const noexcept { return chunk_count_; }
 
   // Straight from memory that this process sees: one pass. A member is the first elements of its
   // tensors, by position in the batch.
@@ -30,26 +65,23 @@ class Reading {
   // From what every member packed, in the order of the sources.
   void scatter(std::size_t chunk, std::span<const std::span<const std::byte>> wires);
 
-  // Both sides bound; nothing if members whose values are reduced have different strides.
-  const plan::Program* direct_program() const noexcept {
-    return direct_program_ ? &*direct_program_ : nullptr;
-  }
-  // Where that program writes. What is written there by others than copy() is to be stored.
-  copy::Targets direct_targets() const noexcept { return direct_staging_->tensors(); }
-  void store_direct(std::size_t chunk) { direct_staging_->store(chunk); }
+  // Where a program that binds both sides writes. What others than copy() write there is to be
+  // stored. Only if the members are alike.
+  TargetSide& direct();
 
  private:
   void copy_packed(std::size_t chunk, std::span<const copy::Sources> members);
 
+  TargetSide& target();
+
   Read read_;
-  plan::Program target_program_;
-  std::optional<Staging> target_staging_;
-  std::optional<plan::Program> direct_program_;
-  std::optional<Staging> direct_staging_;
-  // For members with different strides; made when first needed.
-  std::vector<plan::Program> source_programs_;
-  std::vector<std::vector<std::byte>> wires_;
+  std::shared_ptr<Bound> bound_;
+  TensorMemory memory_;  // of the targets
+  std::optional<TargetSide> direct_;
+  std::optional<TargetSide> target_;
+  std::size_t chunk_count_;
   copy::Caches caches_;
+  std::vector<std::vector<std::byte>> wires_;  // of members with different strides
 };
 
 }  // namespace tensorbus::fabric

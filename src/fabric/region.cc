@@ -134,7 +134,9 @@ void check_target(const plan::Stream& stream, std::span<const TensorView> target
   for (const plan::Part& part : stream.parts) {
     check_index(part, "target", targets.size());
     const TensorView& target = targets[part.tensor];
-    check_part(part, "target", part.target_shape, part.types.target, form_of(target));
+    const TensorForm form = form_of(target);
+    check_part(part, "target", part.target_shape, part.types.target, form);
+    extent_of(form);
     check_spans(part, part.target_shape, &plan::Span::target);
     if (target.read_only) {
       refuse("target tensor " + std::to_string(part.tensor) + " is read-only");

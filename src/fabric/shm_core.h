@@ -70,6 +70,7 @@ class ShmCore final : public Fabric {
   static bool uses(const Operation& operation, const Peer& peer);
   void step(OpId id, Operation& operation);
   void step_swap(OpId id, const Swap& swap);
+  void tell_time();
   void look_at_descriptors();
   void take_messages(const PeerPtr& peer);
   void reuse_bodies() noexcept;
@@ -123,13 +124,15 @@ class ShmCore final : public Fabric {
   std::uint64_t last_request_ = 0;
   std::map<std::uint64_t, std::shared_ptr<ShmExposed>> regions_;
   std::uint64_t last_region_ = 0;
+  ShmReading::Cache bound_reads_;
   std::map<OpId, Operation> operations_;
   std::vector<Event> posted_;
   std::vector<Event> returned_;
   RingMessage taken_;
   std::vector<std::string> spare_bodies_;  // memory for the next messages
   bool armed_ = false;
-  bool stirred_ = false;  // a read got on in the last poll
+  bool handshakes_ = false;  // somebody was not up in the last poll
+  bool stirred_ = false;     // a read got on in the last poll
   unsigned polls_ = 0;
   TimePoint next_look_{};
   TimePoint last_poll_{};

@@ -19,6 +19,9 @@ namespace {
 // because a clock may stand still.
 constexpr unsigned polls_per_look = 1024;
 constexpr Duration look_every = std::chrono::milliseconds(1);
+// A clock costs more than all the rest of a poll that finds nothing. Few, because somebody may poll
+// only once a second.
+constexpr unsigned polls_per_clock = 4;
 constexpr int chunks_per_poll = 4;
 constexpr int messages_per_poll = 64;
 
@@ -105,7 +108,7 @@ void ShmCore::read(Read read, OpId id, Deadline deadline) {
   for (const Source& source : read.sources) {
     if (source.peer != nullptr) usable(*source.peer);
   }
-  start(id, {std::make_unique<ShmReading>(std::move(read)), deadline});
+  start(id, {std::make_unique<ShmReading>(std::move(read), bound_reads_), deadline});
 }
 
 Word ShmCore::make_word(Peer& any, std::uint64_t initial) {
@@ -209,15 +212,24 @@ void ShmCore::step_swap(OpId id, const Swap& swap) {
   finish(id, {}, seen);
 }
 
-std::span<const Event> ShmCore::poll() {
+void ShmCore::tell_time() {
   const TimePoint now = options_.clock->now();
   // Whoever was stopped itself cannot say that others were silent.
   if (now - last_poll_ > 2 * pulse_every) {
     for (const auto& [serial, peer] : peers_) peer->last_sign = now;
   }
   last_poll_ = now;
+}
+
+std::span<const Event> ShmCore::poll() {
+  ++polls_;
+  if (armed_ || handshakes_ || peers_changed_ || !operations_.empty() ||
+      polls_ % polls_per_clock == 0) {
+    tell_time();
+  }
+  const TimePoint now = last_poll_;
   stirred_ = false;
-  bool handshakes = false;
+  handshakes_ = false;
   if (std::exchange(peers_changed_, false)) {
     polled_.clear();
     for (const auto& [serial, peer] : peers_) polled_.push_back(peer);
@@ -225,7 +237,7 @@ std::span<const Event> ShmCore::poll() {
   for (const PeerPtr& peer : polled_) {
     if (peer->stage == ShmPeer::Stage::lost) continue;
     if (!peer->up()) {
-      handshakes = true;
+      handshakes_ = true;
       if (peer->deadline.at() <= now) {
         lose(peer, {Code::timeout, to_string(peer->identity()) + " did not answer in time"});
       }
@@ -234,7 +246,7 @@ std::span<const Event> ShmCore::poll() {
     if (armed_) peer->link->in.awake();
     take_messages(peer);
   }
-  if (armed_ || handshakes || now >= next_look_ || ++polls_ % polls_per_look == 0) {
+  if (armed_ || handshakes_ || now >= next_look_ || polls_ % polls_per_look == 0) {
     look_at_descriptors();
     next_look_ = now + look_every;
   }

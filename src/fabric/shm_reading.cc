@@ -14,29 +14,14 @@ using Path = ShmRemoteRegion::Path;
 // Rows shorter than this cost the kernel more than a second pass over the data costs us.
 constexpr std::int64_t shortest_straight_row = 512;
 
-// The same pieces with the source's type on the wire: bytes that come as they lie in its memory.
-std::shared_ptr<const plan::Stream> source_typed(const plan::Stream& stream) {
-  auto typed = std::make_shared<plan::Stream>(stream);
-  typed->wire_bytes = 0;
-  typed->payload_bytes = 0;
-  for (plan::Part& part : typed->parts) {
-    part.wire = part.types.source;
-    constexpr std::int64_t unit = plan::part_alignment;
-    part.wire_offset = (typed->wire_bytes + unit - 1) / unit * unit;
-    const std::int64_t bytes = part.elements * static_cast<std::int64_t>(item_bytes(part.wire));
-    typed->wire_bytes = part.wire_offset + bytes;
-    typed->payload_bytes += bytes;
+Reading make_reading(Read read, ShmReading::Cache& cache) {
+  Bound::Wire wire = Bound::Wire::planned;
+  if (read.sources.size() == 1 && read.sources.front().region != nullptr &&
+      shm_region(*read.sources.front().region).how() == Path::process_memory) {
+    wire = Bound::Wire::as_in_source;
   }
-  return typed;
-}
-
-Read adapted(Read read) {
-  check(read);
-  const Path path = shm_region(*read.sources.front().region).how();
-  if (read.sources.size() == 1 && path == Path::process_memory) {
-    read.stream = source_typed(*read.stream);
-  }
-  return read;
+  auto bound = cache.get([&] { return std::make_shared<Bound>(read, wire); }, read, wire);
+  return Reading(std::move(read), std::move(bound));
 }
 
 // Every row of a run, at one of its two ends.
@@ -65,8 +50,7 @@ void* remote_pointer(std::uint64_t address, std::int64_t offset) {
 
 }  // namespace
 
-ShmReading::ShmReading(Read read) : reading_(adapted(std::move(read))) {
-  const plan::Stream& stream = *reading_.read().stream;
+ShmReading::ShmReading(Read read, Cache& cache) : reading_(make_reading(std::move(read), cache)) {
   bool all_mapped = true;
   for (const Source& source : reading_.read().sources) {
     Member& member = members_.emplace_back();
@@ -75,22 +59,21 @@ ShmReading::ShmReading(Read read) : reading_(adapted(std::move(read))) {
     member.ticket = source.ticket;
     all_mapped = all_mapped && member.region->how() == Path::mapped;
     mapped_.push_back(member.region->mapped());
-    if (member.region->how() == Path::packed && stream.chunk_bytes > std::int64_t{slot_bytes}) {
-      throw Error(Code::invalid_argument, "chunks of " + std::to_string(stream.chunk_bytes) +
+    const std::int64_t chunk_bytes = reading_.stream().chunk_bytes;
+    if (member.region->how() == Path::packed && chunk_bytes > std::int64_t{slot_bytes}) {
+      throw Error(Code::invalid_argument, "chunks of " + std::to_string(chunk_bytes) +
                                               " bytes are too large to be packed by their owner");
     }
   }
-  const plan::Program* direct = reading_.direct_program();
+  Bound& bound = reading_.bound();
   if (all_mapped) {
     way_ = Way::mapped;
   } else if (!reduces() && members_.front().region->how() == Path::process_memory &&
-             direct != nullptr && moves_long_rows(*direct)) {
+             moves_long_rows(bound.direct())) {
     way_ = Way::straight;
   } else {
-    for (Member& member : members_) {
-      if (member.region->how() == Path::packed) continue;
-      const plan::Strides strides = strides_of(member.region->forms());
-      member.program = plan::compile(stream, &strides, nullptr);
+    for (std::size_t i = 0; i < members_.size(); ++i) {
+      if (members_[i].region->how() != Path::packed) members_[i].program = &bound.source(i);
     }
   }
 }
@@ -155,7 +138,8 @@ void ShmReading::check_open() const {
 }
 
 void ShmReading::read_straight(const Member& member) {
-  const plan::Program& program = *reading_.direct_program();
+  TargetSide& targets = reading_.direct();
+  const plan::Program& program = targets.program();
   std::vector<iovec> local;
   std::vector<iovec> remote;
   for (const plan::Run& run : program.runs_of(program.chunks[next_])) {
@@ -163,7 +147,7 @@ void ShmReading::read_straight(const Member& member) {
     const std::size_t bytes = static_cast<std::size_t>(run.length) * item_bytes(part.source);
     const std::byte* const mapped = member.region->mapped()[part.tensor];
     for_rows(run, [&](std::int64_t source, std::int64_t target) {
-      std::byte* const to = reading_.direct_targets()[part.tensor] + target;
+      std::byte* const to = targets.tensors()[part.tensor] + target;
       if (mapped != nullptr) {
         std::memcpy(to, mapped + source, bytes);
         return;
@@ -173,21 +157,22 @@ void ShmReading::read_straight(const Member& member) {
     });
   }
   read_memory(member, local, remote);
-  reading_.store_direct(next_);
+  targets.store(next_);
 }
 
 void ShmReading::gather(Member& member) {
-  const plan::Chunk& chunk = member.program.chunks[next_];
+  const plan::Program& program = *member.program;
+  const plan::Chunk& chunk = program.chunks[next_];
   member.buffer.resize(static_cast<std::size_t>(chunk.wire_bytes));
   member.wire = member.buffer;
   if (member.region->how() == Path::mapped) {
-    copy::gather_chunk(member.program, chunk, member.region->mapped(), member.buffer);
+    copy::gather_chunk(program, chunk, member.region->mapped(), member.buffer);
     return;
   }
   std::vector<iovec> local;
   std::vector<iovec> remote;
-  for (const plan::Run& run : member.program.runs_of(chunk)) {
-    const plan::ProgramPart& part = member.program.parts[run.part];
+  for (const plan::Run& run : program.runs_of(chunk)) {
+    const plan::ProgramPart& part = program.parts[run.part];
     const std::size_t bytes = static_cast<std::size_t>(run.length) * item_bytes(part.source);
     const std::byte* const mapped = member.region->mapped()[part.tensor];
     std::byte* to = member.buffer.data() + run.wire;
@@ -244,7 +229,7 @@ bool ShmReading::fetch_packed(Member& member, std::uint64_t& last_request) {
     throw Error(packed.status.code,
                 to_string(member.peer->identity()) + ": " + packed.status.message);
   }
-  const plan::Chunk& chunk = reading_.chunk(next_);
+  const plan::Chunk& chunk = reading_.bound().target().chunks[next_];
   if (packed.wire_bytes != static_cast<std::uint64_t>(chunk.wire_bytes)) {
     throw Error(Code::failed, to_string(member.peer->identity()) +
                                   " packs another stream than the one that is read");

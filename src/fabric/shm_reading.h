@@ -19,8 +19,10 @@ class ShmReading {
  public:
   enum class Progress { more, waiting, done };
 
+  using Cache = StreamCache<Bound>;
+
   // Checks it: Error(invalid_argument).
-  explicit ShmReading(Read read);
+  ShmReading(Read read, Cache& cache);
   ShmReading(const ShmReading&) = delete;
   ShmReading& operator=(const ShmReading&) = delete;
   // Gives its window slots back.
@@ -41,7 +43,7 @@ class ShmReading {
     ShmPeer* peer = nullptr;
     const ShmRemoteRegion* region = nullptr;
     std::uint64_t ticket = 0;
-    plan::Program program;  // with the source's strides; not for packed ones
+    const plan::Program* program = nullptr;  // with the source's strides; not for packed ones
     std::vector<std::byte> buffer;
     std::span<const std::byte> wire;  // the next chunk, in the buffer or in the window
     bool ready = false;

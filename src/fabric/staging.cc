@@ -113,6 +113,12 @@ void Staging::store(std::size_t chunk) {
   if (!remote_.empty()) memory_.lender->write(local_, remote_);
 }
 
+TargetSide::TargetSide(const plan::Program& shared, const TensorMemory& memory)
+    : shared_(&shared), tensors_(memory.first) {
+  if (std::ranges::count(memory.elsewhere, true) == 0) return;
+  own_ = std::make_unique<Own>(shared, memory);
+}
+
 Packer::Packer(plan::Program program, TensorMemory memory)
     : program_(std::move(program)), staging_(program_, Staging::Side::source, std::move(memory)) {}
 

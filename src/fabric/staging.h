@@ -68,6 +68,35 @@ class Staging {
   std::vector<iovec> remote_;
 };
 
+// The targets of a read: the program that many reads share, or where targets are elsewhere a copy
+// of it that passes through scratch. The shared one is borrowed.
+class TargetSide {
+ public:
+  TargetSide(const plan::Program& shared, const TensorMemory& memory);
+
+  const plan::Program& program() const noexcept { return own_ ? own_->program : *shared_; }
+  std::span<std::byte* const> tensors() const noexcept {
+    return own_ ? own_->staging.tensors() : std::span<std::byte* const>(tensors_);
+  }
+  bool staged() const noexcept { return own_ != nullptr; }
+  // After the chunk was written. Error as Lender's.
+  void store(std::size_t chunk) {
+    if (own_) own_->staging.store(chunk);
+  }
+
+ private:
+  struct Own {
+    Own(const plan::Program& shared, const TensorMemory& memory)
+        : program(shared), staging(program, Staging::Side::target, memory) {}
+    plan::Program program;
+    Staging staging;
+  };
+
+  const plan::Program* shared_;
+  std::vector<std::byte*> tensors_;
+  std::unique_ptr<Own> own_;
+};
+
 // A stream bound to its owner's tensors, for those who ask for it packed.
 class Packer {
  public:

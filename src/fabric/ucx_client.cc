@@ -6,6 +6,7 @@
 
 #include "copy/execute.h"
 #include "fabric/fragments.h"
+#include "fabric/reading.h"
 
 namespace tensorbus::fabric::ucx {
 namespace {
@@ -39,16 +40,17 @@ const AttachedRegion& region_of(const Source& source, const Connection& peer) {
   return *region;
 }
 
-void check_sources(const Read& read) {
-  if (read.stream == nullptr) throw Error(Code::invalid_argument, "a read without a stream");
-  if (read.sources.empty() || read.sources.size() != read.stream->source.ranks.size()) {
-    throw Error(Code::invalid_argument,
-                fmt::format("a stream of {} sources was given {}", read.stream->source.ranks.size(),
-                            read.sources.size()));
-  }
+const Read& checked(const Read& read) {
+  check(read);
+  return read;
 }
 
 }  // namespace
+
+CutRead::CutRead(const Read& read) : forms_(checked(read)) {
+  const plan::Strides strides = strides_of(forms_.targets());
+  program_ = cut(plan::compile(*read.stream, nullptr, &strides), max_body_bytes);
+}
 
 Client::Operation& Client::start(OpId id, Deadline deadline, std::string what) {
   const auto [entry, added] = operations_.try_emplace(id);
@@ -83,32 +85,25 @@ void Client::attach(std::shared_ptr<Connection> peer, std::uint64_t region, OpId
 }
 
 void Client::read(Read read, OpId id, Deadline deadline) {
-  check_sources(read);
-  check_target(*read.stream, read.targets);
+  std::shared_ptr<CutRead> cut =
+      cut_reads_.get([&] { return std::make_shared<CutRead>(read); }, read);
   std::vector<std::shared_ptr<Connection>> peers;
   std::vector<std::string> asks;
   std::string names;
   for (const Source& source : read.sources) {
     peers.push_back(connection_of(source.peer));
     const AttachedRegion& region = region_of(source, *peers.back());
-    check_source(*read.stream, region.forms());
     asks.push_back(encode(Ask{region.number(), read.stream_number, source.ticket,
                               read.stream->wire_bytes, read.stream->chunk_bytes, window_}));
     names += (names.empty() ? "" : ", ") + peers.back()->description();
   }
-  plan::Strides strides;
-  for (const TensorView& target : read.targets) {
-    strides.emplace_back(target.strides.begin(), target.strides.end());
-  }
-  TensorMemory targets = memory_of(read.targets, read.lender);
-  plan::Program program = cut(plan::compile(*read.stream, nullptr, &strides), max_body_bytes);
-
+  const TensorMemory memory = memory_of(read.targets, read.lender);
   Operation& operation = start(id, deadline, "read from " + names);
-  operation.program = std::move(program);
-  operation.targets.emplace(operation.program, Staging::Side::target, std::move(targets));
-  operation.bypass_caches = operation.targets->idle() &&
+  operation.targets.emplace(cut->program(), memory);
+  operation.bypass_caches = !operation.targets->staged() &&
                             copy::caches_for(read.stream->wire_bytes) == copy::Caches::bypass;
   operation.read = std::move(read);
+  operation.cut = std::move(cut);
   for (std::size_t i = 0; i < peers.size(); ++i) {
     add_leg(operation, peers[i]);
     peers[i]->send(Kind::ask, last_number_, 0, asks[i]);
@@ -176,7 +171,9 @@ void Client::failed(Connection& peer, const Frame& frame, std::string_view body)
 void Client::fragment(Connection& peer, const Frame& frame, std::span<const std::byte> body) {
   const auto [operation, leg] = find(peer, frame.number);
   if (operation == nullptr) return;
-  const auto& chunks = operation->program.chunks;
+  if (!operation->targets) throw Error(Code::failed, "a fragment for what is no read");
+  const plan::Program& program = operation->targets->program();
+  const auto& chunks = program.chunks;
   if (frame.index != leg->next || leg->next >= chunks.size() ||
       body.size() != static_cast<std::size_t>(chunks[leg->next].wire_bytes)) {
     throw Error(Code::failed, fmt::format("fragment {} of {} bytes, where fragment {} was due",
@@ -184,12 +181,12 @@ void Client::fragment(Connection& peer, const Frame& frame, std::span<const std:
   }
   const std::size_t index = leg->next++;
   try {
-    if (operation->program.source.reduces()) {
+    if (program.source.reduces()) {
       leg->held.emplace_back(body.begin(), body.end());
       reduce_what_is_complete(*operation);
       return;
     }
-    copy::scatter_chunk(operation->program, chunks[index], body, operation->targets->tensors(),
+    copy::scatter_chunk(program, chunks[index], body, operation->targets->tensors(),
                         operation->bypass_caches ? copy::Caches::bypass : copy::Caches::keep);
     operation->targets->store(index);
   } catch (const Error& error) {
@@ -203,10 +200,11 @@ void Client::fragment(Connection& peer, const Frame& frame, std::span<const std:
 void Client::reduce_what_is_complete(Operation& operation) {
   while (std::ranges::none_of(operation.legs, [](const Leg& leg) { return leg.held.empty(); })) {
     const std::size_t index = operation.reduced++;
-    const plan::Chunk& chunk = operation.program.chunks[index];
+    const plan::Program& program = operation.targets->program();
+    const plan::Chunk& chunk = program.chunks[index];
     std::vector<std::span<const std::byte>> wires;
     for (const Leg& leg : operation.legs) wires.emplace_back(leg.held.front());
-    copy::reduce_packed_chunk(operation.program, chunk, wires, operation.targets->tensors());
+    copy::reduce_packed_chunk(program, chunk, wires, operation.targets->tensors());
     operation.targets->store(index);
     for (Leg& leg : operation.legs) {
       leg.held.pop_front();
@@ -219,7 +217,7 @@ void Client::reduce_what_is_complete(Operation& operation) {
 void Client::consumed(Operation& operation, Leg& leg, std::int64_t bytes) {
   leg.uncredited += bytes;
   if (leg.uncredited < static_cast<std::int64_t>(window_) / credits_per_window) return;
-  if (leg.next == operation.program.chunks.size()) return;
+  if (leg.next == operation.cut->program().chunks.size()) return;
   leg.peer->send(Kind::credit, leg.number, static_cast<std::uint64_t>(leg.uncredited));
   leg.uncredited = 0;
 }
@@ -234,7 +232,7 @@ void Client::served(Connection& peer, const Frame& frame, std::string_view body)
     return;
   }
   if (leg->served || operation->read.stream == nullptr ||
-      leg->next != operation->program.chunks.size()) {
+      leg->next != operation->cut->program().chunks.size()) {
     throw Error(Code::failed, "the end of a read that is not over");
   }
   leg->served = true;

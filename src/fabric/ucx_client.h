@@ -13,6 +13,7 @@
 #include <vector>
 
 #include "fabric/staging.h"
+#include "fabric/stream_cache.h"
 #include "fabric/ucx_connection.h"
 
 namespace tensorbus::fabric::ucx {
@@ -32,6 +33,19 @@ class AttachedRegion final : public RemoteRegion {
   std::uint64_t stream_;
   std::uint64_t number_;
   Forms forms_;
+};
+
+// A read bound to its targets and cut for messages.
+class CutRead {
+ public:
+  // Checks the read.
+  explicit CutRead(const Read& read);
+  bool fits(const Read& read) const { return forms_.fits(read); }
+  const plan::Program& program() const noexcept { return program_; }
+
+ private:
+  ReadForms forms_;
+  plan::Program program_;
 };
 
 // Every operation and every leg of a read (one per source) has a number that is never used again:
@@ -82,8 +96,8 @@ class Client {
     std::string encoded_forms;
     // read
     Read read;
-    plan::Program program;
-    std::optional<Staging> targets;
+    std::shared_ptr<const CutRead> cut;
+    std::optional<TargetSide> targets;
     bool bypass_caches = false;
     std::size_t reduced = 0;  // fragments
   };
@@ -105,6 +119,7 @@ class Client {
   void fail(Operation& operation, const Status& reason);
 
   std::uint64_t window_;
+  StreamCache<CutRead> cut_reads_;
   std::uint64_t last_number_ = 0;
   std::map<OpId, Operation> operations_;
   std::map<std::uint64_t, LegKey> legs_;
