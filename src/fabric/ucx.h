@@ -8,6 +8,7 @@
 #include <cstdint>
 #include <memory>
 #include <string>
+#include <vector>
 
 #include "base/clock.h"
 #include "fabric/fabric.h"
@@ -35,5 +36,13 @@ std::unique_ptr<Fabric> make_ucx_fabric(const UcxOptions& options);
 // For people: "UCX 1.13.1", or why there is none.
 bool has_ucx() noexcept;
 std::string describe_ucx();
+
+// Which UCX this process has loaded; all empty in a build without.
+struct UcxReport {
+  std::string version;
+  std::string library;                  // its file
+  std::vector<std::string> transports;  // that it was built with and whose modules it found
+};
+UcxReport ucx_report();
 
 }  // namespace tensorbus::fabric

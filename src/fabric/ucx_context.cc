@@ -1,11 +1,13 @@
 #include "fabric/ucx_context.h"
 
 #include <arpa/inet.h>
+#include <dlfcn.h>
 #include <fmt/format.h>
 #include <ifaddrs.h>
 #include <netinet/in.h>
 #include <ucs/debug/debug.h>
 #include <ucs/debug/log_def.h>
+#include <uct/api/uct.h>
 
 #include <array>
 #include <csignal>
@@ -99,6 +101,28 @@ Status status_of(Code code, std::string_view what, ucs_status_t status) {
 }
 
 std::string library_version() { return ucp_get_version_string(); }
+
+std::string library_file() {
+  Dl_info found{};
+  if (::dladdr(reinterpret_cast<void*>(&ucp_get_version_string), &found) == 0) return {};
+  return found.dli_fname;
+}
+
+std::vector<std::string> transports() {
+  uct_component_h* components = nullptr;
+  unsigned count = 0;
+  check(uct_query_components(&components, &count), "listing the transports of UCX");
+  std::vector<std::string> names;
+  for (unsigned i = 0; i < count; ++i) {
+    uct_component_attr_t attributes{};
+    attributes.field_mask = UCT_COMPONENT_ATTR_FIELD_NAME;
+    if (uct_component_query(components[i], &attributes) == UCS_OK) {
+      names.emplace_back(attributes.name);
+    }
+  }
+  uct_release_component_list(components);
+  return names;
+}
 
 std::string device_with_address(const std::string& address) {
   ifaddrs* list = nullptr;

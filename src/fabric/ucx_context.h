@@ -11,6 +11,7 @@
 #include <span>
 #include <string>
 #include <string_view>
+#include <vector>
 
 #include "fabric/ucx.h"
 #include "tensorbus/status.h"
@@ -80,5 +81,8 @@ inline constexpr unsigned message_id = 7;
 
 // The version of the UCX that was loaded, like "1.13.1".
 std::string library_version();
+// Its file, and the transports that it has.
+std::string library_file();
+std::vector<std::string> transports();
 
 }  // namespace tensorbus::fabric::ucx

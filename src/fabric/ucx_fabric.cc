@@ -347,4 +347,6 @@ bool has_ucx() noexcept { return true; }
 
 std::string describe_ucx() { return "UCX " + ucx::library_version(); }
 
+UcxReport ucx_report() { return {ucx::library_version(), ucx::library_file(), ucx::transports()}; }
+
 }  // namespace tensorbus::fabric

@@ -2,6 +2,7 @@
 
 #include <fcntl.h>
 #include <sys/mman.h>
+#include <sys/resource.h>
 #include <sys/stat.h>
 #include <unistd.h>
 
@@ -36,21 +37,42 @@ std::size_t available_in_machine() {
   return SIZE_MAX;
 }
 
-// Version 2: every group up to the root may have a limit.
-std::size_t available_in_groups() {
-  std::ifstream file("/proc/self/cgroup");
-  std::string group;
-  while (std::getline(file, group) && !group.starts_with("0::")) {
+// One of the lines "name number" of a file.
+std::size_t named_number_in(const std::string& path, const std::string& wanted) {
+  std::ifstream file(path);
+  std::string name;
+  std::size_t value = 0;
+  while (file >> name >> value) {
+    if (name == wanted) return value;
   }
-  if (!group.starts_with("0::/")) return SIZE_MAX;
+  return 0;
+}
+
+// The files of one version of control groups.
+struct GroupFiles {
+  const char* limit;
+  const char* used;
+  const char* reclaimable;  // in memory.stat: files that were read, which make room for others
+};
+constexpr GroupFiles version_1{"/memory.limit_in_bytes", "/memory.usage_in_bytes",
+                               "total_inactive_file"};
+constexpr GroupFiles version_2{"/memory.max", "/memory.current", "inactive_file"};
+
+// Every group up to the root may have a limit.
+std::size_t available_under(const std::string& root, std::string group, const GroupFiles& files) {
   std::size_t available = SIZE_MAX;
-  for (group.erase(0, 3); !group.empty(); group.erase(group.rfind('/'))) {
-    const std::string folder = "/sys/fs/cgroup" + group;
-    const auto limit = number_in(folder + "/memory.max");
-    const auto used = number_in(folder + "/memory.current");
-    if (limit && used) available = std::min(available, *limit - std::min(*limit, *used));
+  while (true) {
+    const std::string folder = root + group;
+    const auto limit = number_in(folder + files.limit);
+    const auto used = number_in(folder + files.used);
+    if (limit && used) {
+      const std::size_t spare = named_number_in(folder + "/memory.stat", files.reclaimable);
+      const std::size_t taken = *used - std::min(*used, spare);
+      available = std::min(available, *limit - std::min(*limit, taken));
+    }
+    if (group.empty()) return available;
+    group.erase(group.rfind('/'));
   }
-  return available;
 }
 
 [[noreturn]] void no_room(std::size_t size, const std::string& why) {
@@ -61,7 +83,29 @@ std::size_t available_in_groups() {
 
 }  // namespace
 
-std::size_t available_memory() { return std::min(available_in_machine(), available_in_groups()); }
+std::size_t available_in_groups(std::istream& membership, const std::string& root) {
+  std::size_t available = SIZE_MAX;
+  // "0::/group" of version 2, "4:memory:/group" of version 1.
+  for (std::string line; std::getline(membership, line);) {
+    const std::size_t first = line.find(':');
+    const std::size_t second = line.find(":/", first + 1);
+    if (first == std::string::npos || second == std::string::npos) continue;
+    const std::string controllers = "," + line.substr(first + 1, second - first - 1) + ",";
+    std::string group = line.substr(second + 1);
+    if (group == "/") group.clear();
+    if (controllers == ",,") {
+      available = std::min(available, available_under(root, group, version_2));
+    } else if (controllers.find(",memory,") != std::string::npos) {
+      available = std::min(available, available_under(root + "/memory", group, version_1));
+    }
+  }
+  return available;
+}
+
+std::size_t available_memory() {
+  std::ifstream membership("/proc/self/cgroup");
+  return std::min(available_in_machine(), available_in_groups(membership, "/sys/fs/cgroup"));
+}
 
 void Mapping::reset() noexcept {
   if (data_ != nullptr) ::munmap(std::exchange(data_, nullptr), size_);
@@ -84,6 +128,11 @@ Fd sealed_memfd(const std::string& name, std::size_t size) {
   // Memory files have no limit of their own: fallocate would take all there is and more.
   if (const std::size_t available = available_memory(); size > available) {
     no_room(size, std::to_string(available) + " are available");
+  }
+  // Beyond this limit fallocate does not fail, it raises a signal.
+  rlimit files{};
+  if (::getrlimit(RLIMIT_FSIZE, &files) == 0 && size > files.rlim_cur) {
+    no_room(size, "files may have " + std::to_string(files.rlim_cur) + " bytes (ulimit -f)");
   }
   Fd file(::memfd_create(name.c_str(), MFD_CLOEXEC | MFD_ALLOW_SEALING));
   if (!file) throw_errno("memfd_create");

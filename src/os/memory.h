@@ -2,6 +2,7 @@
 #pragma once
 
 #include <cstddef>
+#include <iosfwd>
 #include <span>
 #include <string>
 #include <utility>
@@ -51,6 +52,9 @@ Fd sealed_memfd(const std::string& name, std::size_t size);
 // What can still be had without the kernel having to kill somebody: of the machine and of this
 // process' control groups. A hint: others take from it too.
 std::size_t available_memory();
+// Of control groups alone, both versions: `membership` is what /proc/self/cgroup says, `root` where
+// groups are mounted. SIZE_MAX without a limit.
+std::size_t available_in_groups(std::istream& membership, const std::string& root);
 
 // The same file, for those who may only read: cannot be mapped writable.
 Fd reopen_read_only(const Fd& file);

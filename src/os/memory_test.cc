@@ -5,6 +5,11 @@
 #include <sys/mman.h>
 #include <unistd.h>
 
+#include <cstdint>
+#include <filesystem>
+#include <fstream>
+#include <sstream>
+
 #include "tensorbus/status.h"
 
 namespace tensorbus::os {
@@ -50,6 +55,54 @@ TEST(SealedMemfdTest, MoreThanThereIsIsAnErrorWithAHint) {
   } catch (const Error& error) {
     EXPECT_NE(std::string(error.what()).find("no room"), std::string::npos) << error.what();
   }
+}
+
+class GroupsTest : public testing::Test {
+ protected:
+  ~GroupsTest() override { std::filesystem::remove_all(root_); }
+  void write(const std::string& path, const std::string& content) {
+    const std::filesystem::path file = root_ / path;
+    std::filesystem::create_directories(file.parent_path());
+    std::ofstream(file) << content;
+  }
+  std::size_t available(const std::string& membership) {
+    std::istringstream lines(membership);
+    return available_in_groups(lines, root_.string());
+  }
+
+  const std::filesystem::path root_ =
+      std::filesystem::temp_directory_path() / ("tensorbus groups " + std::to_string(::getpid()));
+};
+
+TEST_F(GroupsTest, WithoutALimitThereIsNone) {
+  EXPECT_EQ(available("0::/\n"), SIZE_MAX);
+  write("job/memory.max", "max");
+  write("job/memory.current", "1000");
+  EXPECT_EQ(available("0::/job\n"), SIZE_MAX);
+  EXPECT_EQ(available("nonsense\n\n:::\n"), SIZE_MAX);
+}
+
+TEST_F(GroupsTest, TheTightestGroupCounts) {
+  write("job/memory.max", "9000");
+  write("job/memory.current", "8000");
+  write("job/task/memory.max", "5000");
+  write("job/task/memory.current", "1000");
+  EXPECT_EQ(available("0::/job/task\n"), 1000u);
+  EXPECT_EQ(available("0::/job\n"), 1000u);
+}
+
+TEST_F(GroupsTest, FilesThatWereReadMakeRoom) {
+  write("memory.max", "10000");
+  write("memory.current", "9500");
+  write("memory.stat", "anon 500\ninactive_file 7000\nactive_file 2000\n");
+  EXPECT_EQ(available("0::/\n"), 7500u);
+}
+
+TEST_F(GroupsTest, VersionOneCountsToo) {
+  write("memory/job/memory.limit_in_bytes", "4000");
+  write("memory/job/memory.usage_in_bytes", "3500");
+  write("memory/job/memory.stat", "cache 900\ntotal_inactive_file 500\n");
+  EXPECT_EQ(available("9:name=systemd:/\n4:cpu,memory:/job\n0::/\n"), 1000u);
 }
 
 }  // namespace

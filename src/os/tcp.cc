@@ -8,6 +8,7 @@
 #include <array>
 #include <cerrno>
 #include <climits>
+#include <filesystem>
 #include <memory>
 
 #include "tensorbus/status.h"
@@ -90,6 +91,29 @@ Fd listen_tcp(const std::string& host, std::uint16_t port) {
     throw Error(Code::failed, message);
   }
   return socket;
+}
+
+std::vector<std::string> listening_addresses() {
+  std::vector<std::string> found;
+  for (const auto& entry : std::filesystem::directory_iterator("/proc/self/fd")) {
+    const int fd = std::stoi(entry.path().filename().string());
+    int listens = 0;
+    socklen_t size = sizeof listens;
+    if (::getsockopt(fd, SOL_SOCKET, SO_ACCEPTCONN, &listens, &size) != 0 || listens == 0) continue;
+    sockaddr_storage address{};
+    size = sizeof address;
+    std::array<char, NI_MAXHOST> host{};
+    std::array<char, NI_MAXSERV> port{};
+    const auto* bound = reinterpret_cast<const sockaddr*>(&address);
+    if (::getsockname(fd, reinterpret_cast<sockaddr*>(&address), &size) != 0 ||
+        (bound->sa_family != AF_INET && bound->sa_family != AF_INET6) ||
+        ::getnameinfo(bound, size, host.data(), host.size(), port.data(), port.size(),
+                      NI_NUMERICHOST | NI_NUMERICSERV) != 0) {
+      continue;
+    }
+    found.push_back(host_port(host.data(), static_cast<std::uint16_t>(std::stoi(port.data()))));
+  }
+  return found;
 }
 
 std::uint16_t local_port(const Fd& socket) {

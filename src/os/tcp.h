@@ -3,6 +3,7 @@
 
 #include <cstdint>
 #include <string>
+#include <vector>
 
 #include "os/fd.h"
 #include "os/poll.h"
@@ -16,6 +17,8 @@ std::string host_port(const std::string& host, std::uint16_t port);
 // A non-blocking listening socket on exactly this address, with the longest backlog allowed.
 Fd listen_tcp(const std::string& host, std::uint16_t port);
 std::uint16_t local_port(const Fd& socket);
+// Where this process listens for TCP connections, as host_port() writes it.
+std::vector<std::string> listening_addresses();
 
 // No delay for small messages; a peer whose machine vanished is noticed within seconds.
 void tune_stream(const Fd& socket);

@@ -4,6 +4,7 @@
 #include <gtest/gtest.h>
 #include <sys/socket.h>
 
+#include <algorithm>
 #include <array>
 #include <thread>
 
@@ -50,6 +51,18 @@ TEST(Tcp, AnUnknownHostIsUnreachableAndNamed) {
   const Error error = error_of([] { connect_tcp("no such host", 1, Deadline::after_seconds(5)); });
   EXPECT_EQ(error.code(), Code::unreachable);
   EXPECT_THAT(error.what(), testing::HasSubstr("no such host"));
+}
+
+TEST(Tcp, AProcessKnowsWhereItListens) {
+  Fd listener = listen_tcp("127.0.0.1", 0);
+  const std::string address = host_port("127.0.0.1", local_port(listener));
+  const auto listens = [&] {
+    const std::vector<std::string> all = listening_addresses();
+    return std::find(all.begin(), all.end(), address) != all.end();
+  };
+  EXPECT_TRUE(listens());
+  listener.reset();
+  EXPECT_FALSE(listens());
 }
 
 TEST(Tcp, Ipv6StandsInBrackets) {

@@ -26,6 +26,7 @@ using Run = std::function<int()>;
 void add_store(CLI::App& app, Run& run);
 void add_kv(CLI::App& app, Run& run);
 void add_plan(CLI::App& app, Run& run);
+void add_doctor(CLI::App& app, Run& run);
 
 // For options: a whole number from `least` on. CLI11 alone takes -1 for a very large one.
 CLI::Validator whole_number(std::int64_t least);

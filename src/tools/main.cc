@@ -37,6 +37,7 @@ int main_(int argc, char** argv) {
   add_store(app, run);
   add_kv(app, run);
   add_plan(app, run);
+  add_doctor(app, run);
   try {
     app.parse(argc, argv);
   } catch (const CLI::ParseError& error) {

@@ -103,6 +103,28 @@ with tensorbus.Endpoint() as endpoint:
     assert reader.wait() == 0
 
 
+def test_a_process_out_of_descriptors_is_told_and_goes_on_later(start_python: Start):
+    source = Source(start_python, "[torch.ones(3)]")
+    reader = start_python(
+        """
+import os, resource, sys, tensorbus
+with tensorbus.Endpoint() as endpoint:
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    resource.setrlimit(resource.RLIMIT_NOFILE, (len(os.listdir("/proc/self/fd")), hard))
+    try:
+        endpoint.read(bytes.fromhex(sys.argv[1]), timeout=20)
+    except Exception as error:
+        print(error)
+    resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
+    print(endpoint.read(bytes.fromhex(sys.argv[1]), timeout=20)[0].sum())
+""",
+        source.descriptor.hex(),
+    )
+    assert "Too many open files" in reader.line()
+    assert float(reader.line()) == 3
+    assert reader.wait() == 0, reader.errors
+
+
 def test_a_forked_child_is_refused_and_can_make_its_own(endpoint):
     descriptor = endpoint.expose([torch.arange(3)])
     own = tensorbus.empty(3, "int64")
