@@ -4,6 +4,7 @@
 
 #include <algorithm>
 #include <cstring>
+#include <type_traits>
 
 #include "base/bytes.h"
 
@@ -46,6 +47,36 @@ Identity take_identity(Decoder& decoder) {
   identity.id = take_id(decoder);
   identity.name = short_string(decoder, max_name_bytes, "a name");
   return identity;
+}
+
+// Bodies that are numbers only: calls `each` with one after the other.
+template <typename Ask_, typename Each>
+requires std::is_same_v<std::remove_const_t<Ask_>, Ask>
+void for_numbers(Ask_& ask, Each each) {
+  each(ask.region), each(ask.stream_number), each(ask.ticket);
+  each(ask.wire_bytes), each(ask.chunk_bytes), each(ask.window);
+}
+template <typename Swap, typename Each>
+requires std::is_same_v<std::remove_const_t<Swap>, SwapRequest>
+void for_numbers(Swap& swap, Each each) {
+  each(swap.region), each(swap.ticket), each(swap.word);
+  each(swap.expected), each(swap.desired);
+}
+
+template <typename Body>
+std::string encode_numbers(const Body& body) {
+  Encoder encoder;
+  for_numbers(body, [&](auto number) { encoder.integer(number); });
+  return std::move(encoder).bytes();
+}
+
+template <typename Body>
+Body decode_numbers(std::string_view bytes) {
+  Decoder decoder(bytes);
+  Body body;
+  for_numbers(body, [&]<typename Number>(Number& number) { number = decoder.integer<Number>(); });
+  decoder.end();
+  return body;
 }
 
 }  // namespace
@@ -132,51 +163,11 @@ Welcome decode_welcome(std::string_view body) {
   return welcome;
 }
 
-std::string encode(const Ask& ask) {
-  Encoder encoder;
-  encoder.integer(ask.region)
-      .integer(ask.stream_number)
-      .integer(ask.ticket)
-      .integer(ask.wire_bytes)
-      .integer(ask.chunk_bytes)
-      .integer(ask.window);
-  return std::move(encoder).bytes();
-}
+std::string encode(const Ask& ask) { return encode_numbers(ask); }
+Ask decode_ask(std::string_view body) { return decode_numbers<Ask>(body); }
 
-Ask decode_ask(std::string_view body) {
-  Decoder decoder(body);
-  Ask ask;
-  ask.region = decoder.integer<std::uint64_t>();
-  ask.stream_number = decoder.integer<std::uint64_t>();
-  ask.ticket = decoder.integer<std::uint64_t>();
-  ask.wire_bytes = decoder.integer<std::int64_t>();
-  ask.chunk_bytes = decoder.integer<std::int64_t>();
-  ask.window = decoder.integer<std::uint64_t>();
-  decoder.end();
-  return ask;
-}
-
-std::string encode(const SwapRequest& request) {
-  Encoder encoder;
-  encoder.integer(request.region)
-      .integer(request.ticket)
-      .integer(request.word)
-      .integer(request.expected)
-      .integer(request.desired);
-  return std::move(encoder).bytes();
-}
-
-SwapRequest decode_swap(std::string_view body) {
-  Decoder decoder(body);
-  SwapRequest request;
-  request.region = decoder.integer<std::uint64_t>();
-  request.ticket = decoder.integer<std::uint64_t>();
-  request.word = decoder.integer<std::uint32_t>();
-  request.expected = decoder.integer<std::uint64_t>();
-  request.desired = decoder.integer<std::uint64_t>();
-  decoder.end();
-  return request;
-}
+std::string encode(const SwapRequest& request) { return encode_numbers(request); }
+SwapRequest decode_swap(std::string_view body) { return decode_numbers<SwapRequest>(body); }
 
 std::string encode(const Status& status) {
   Encoder encoder;

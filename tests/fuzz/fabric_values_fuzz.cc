@@ -3,6 +3,7 @@
 #include <string>
 #include <string_view>
 
+#include "fabric/descriptor.h"
 #include "fabric/identity.h"
 #include "fabric/region.h"
 #include "fabric/shm_handshake.h"
