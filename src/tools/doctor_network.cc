@@ -5,6 +5,7 @@
 
 #include <algorithm>
 
+#include "fabric/descriptor.h"
 #include "fabric/identity.h"
 #include "fabric/select.h"
 #include "fabric/ucx.h"
@@ -53,7 +54,7 @@ Finding try_to_listen(const std::string& bind) {
 // Of a descriptor, or one address.
 std::vector<Address> addresses_in(const std::string& bytes) {
   try {
-    return {fabric::decode_descriptor(bytes).owner};
+    return addresses(fabric::decode_descriptor(bytes));
   } catch (const Error& no_descriptor) {
     try {
       return {fabric::decode_address(bytes)};
