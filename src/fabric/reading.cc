@@ -5,22 +5,6 @@
 namespace tensorbus::fabric {
 namespace {
 
-// The same pieces with the source's type on the wire.
-plan::Stream source_typed(const plan::Stream& stream) {
-  plan::Stream typed = stream;
-  typed.wire_bytes = 0;
-  typed.payload_bytes = 0;
-  for (plan::Part& part : typed.parts) {
-    part.wire = part.types.source;
-    constexpr std::int64_t unit = plan::part_alignment;
-    part.wire_offset = (typed.wire_bytes + unit - 1) / unit * unit;
-    const std::int64_t bytes = part.elements * static_cast<std::int64_t>(item_bytes(part.wire));
-    typed.wire_bytes = part.wire_offset + bytes;
-    typed.payload_bytes += bytes;
-  }
-  return typed;
-}
-
 // The members' tensors that the stream reads have the same strides everywhere.
 bool strided_alike(const Read& read) {
   const Forms& first = read.sources.front().region->forms();
@@ -55,14 +39,11 @@ void check(const Read& read) {
   check_target(*read.stream, read.targets);
 }
 
-Bound::Bound(const Read& read, Wire wire)
+Bound::Bound(const Read& read)
     : forms_(checked(read)),
-      wire_(wire),
       stream_(read.stream),
       alike_(strided_alike(read)),
-      sources_(alike_ ? 1 : read.sources.size()) {
-  if (wire == Wire::as_in_source) typed_ = source_typed(*read.stream);
-}
+      sources_(alike_ ? 1 : read.sources.size()) {}
 
 const plan::Program& Bound::direct() {
   if (!direct_) {
@@ -122,6 +103,18 @@ void Reading::copy(std::size_t chunk, std::span<const copy::Sources> members) {
     copy::copy_chunk(program, part, members.front(), direct().tensors(), caches_);
   }
   direct().store(chunk);
+}
+
+void Reading::stage(TensorMemory source) {
+  staged_ = std::make_unique<Staged>(bound_->direct(), std::move(source), memory_);
+}
+
+void Reading::copy_staged(std::size_t chunk, const Fetch& fetch) {
+  staged_->source.fetch(chunk, fetch);
+  const plan::Program& program = staged_->target.program();
+  copy::copy_chunk(program, program.chunks[chunk], staged_->source.sources(),
+                   staged_->target.tensors(), caches_);
+  staged_->target.store(chunk);
 }
 
 void Reading::scatter(std::size_t chunk, std::span<const std::span<const std::byte>> wires) {

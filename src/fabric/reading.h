@@ -20,16 +20,12 @@ void check(const Read& read);
 // A stream bound to the forms of the tensors on both sides, compiled as far as it is needed.
 class Bound {
  public:
-  // What lies packed between the two sides: the stream's own types, or the sources', for bytes that
-  // come as they lie in memory.
-  enum class Wire { planned, as_in_source };
-
   // Checks the read.
-  explicit Bound(const Read& read, Wire wire = Wire::planned);
-  bool fits(const Read& read, Wire wire) const { return wire == wire_ && forms_.fits(read); }
+  explicit Bound(const Read& read);
+  bool fits(const Read& read) const { return forms_.fits(read); }
 
   // Valid while the stream of the read is.
-  const plan::Stream& stream() const { return typed_ ? *typed_ : *stream_.lock(); }
+  const plan::Stream& stream() const { return *stream_.lock(); }
   // The members' tensors have the same strides everywhere; then there is a direct program.
   bool alike() const noexcept { return alike_; }
   const plan::Program& direct();  // both sides bound
@@ -38,9 +34,7 @@ class Bound {
 
  private:
   const ReadForms forms_;
-  const Wire wire_;
   const std::weak_ptr<const plan::Stream> stream_;
-  std::optional<plan::Stream> typed_;
   bool alike_ = true;
   std::optional<plan::Program> direct_;
   std::optional<plan::Program> target_;
@@ -62,6 +56,9 @@ class Reading {
   // Straight from memory that this process sees: one pass. A member is the first elements of its
   // tensors, by position in the batch.
   void copy(std::size_t chunk, std::span<const copy::Sources> members);
+  // From memory of the only member that is elsewhere, `fetch` brings it: stage() comes first.
+  void stage(TensorMemory source);
+  void copy_staged(std::size_t chunk, const Fetch& fetch);
   // From what every member packed, in the order of the sources.
   void scatter(std::size_t chunk, std::span<const std::span<const std::byte>> wires);
 
@@ -70,6 +67,16 @@ class Reading {
   TargetSide& direct();
 
  private:
+  struct Staged {
+    Staged(const plan::Program& direct, TensorMemory from, const TensorMemory& to)
+        : program(direct),
+          source(program, Staging::Side::source, std::move(from)),
+          target(program, to) {}
+    plan::Program program;
+    Staging source;
+    TargetSide target;
+  };
+
   void copy_packed(std::size_t chunk, std::span<const copy::Sources> members);
 
   TargetSide& target();
@@ -79,6 +86,7 @@ class Reading {
   TensorMemory memory_;  // of the targets
   std::optional<TargetSide> direct_;
   std::optional<TargetSide> target_;
+  std::unique_ptr<Staged> staged_;
   std::size_t chunk_count_;
   copy::Caches caches_;
   std::vector<std::vector<std::byte>> wires_;  // of members with different strides

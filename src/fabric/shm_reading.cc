@@ -15,12 +15,7 @@ using Path = ShmRemoteRegion::Path;
 constexpr std::int64_t shortest_straight_row = 512;
 
 Reading make_reading(Read read, ShmReading::Cache& cache) {
-  Bound::Wire wire = Bound::Wire::planned;
-  if (read.sources.size() == 1 && read.sources.front().region != nullptr &&
-      shm_region(*read.sources.front().region).how() == Path::process_memory) {
-    wire = Bound::Wire::as_in_source;
-  }
-  auto bound = cache.get([&] { return std::make_shared<Bound>(read, wire); }, read, wire);
+  auto bound = cache.get([&] { return std::make_shared<Bound>(read); }, read);
   return Reading(std::move(read), std::move(bound));
 }
 
@@ -48,6 +43,19 @@ void* remote_pointer(std::uint64_t address, std::int64_t offset) {
   return reinterpret_cast<void*>(address + static_cast<std::uint64_t>(offset));
 }
 
+// Only to be read.
+TensorMemory source_memory(const ShmRemoteRegion& region) {
+  TensorMemory memory;
+  for (std::size_t i = 0; i < region.forms().size(); ++i) {
+    const std::byte* const mapped = region.mapped()[i];
+    memory.elsewhere.push_back(mapped == nullptr);
+    memory.first.push_back(mapped != nullptr
+                               ? const_cast<std::byte*>(mapped)
+                               : static_cast<std::byte*>(remote_pointer(region.address(i), 0)));
+  }
+  return memory;
+}
+
 }  // namespace
 
 ShmReading::ShmReading(Read read, Cache& cache) : reading_(make_reading(std::move(read), cache)) {
@@ -68,12 +76,14 @@ ShmReading::ShmReading(Read read, Cache& cache) : reading_(make_reading(std::mov
   Bound& bound = reading_.bound();
   if (all_mapped) {
     way_ = Way::mapped;
-  } else if (!reduces() && members_.front().region->how() == Path::process_memory &&
-             moves_long_rows(bound.direct())) {
-    way_ = Way::straight;
+  } else if (!reduces() && members_.front().region->how() == Path::process_memory) {
+    way_ = moves_long_rows(bound.direct()) ? Way::straight : Way::staged;
+    if (way_ == Way::staged) reading_.stage(source_memory(*members_.front().region));
   } else {
     for (std::size_t i = 0; i < members_.size(); ++i) {
-      if (members_[i].region->how() != Path::packed) members_[i].program = &bound.source(i);
+      const ShmRemoteRegion& region = *members_[i].region;
+      if (region.how() == Path::packed) continue;
+      members_[i].packer = std::make_unique<Packer>(bound.source(i), source_memory(region));
     }
   }
 }
@@ -112,6 +122,8 @@ ShmReading::Progress ShmReading::step(std::uint64_t& last_request) {
       reading_.copy(next_, mapped_);
     } else if (way_ == Way::straight) {
       read_straight(members_.front());
+    } else if (way_ == Way::staged) {
+      reading_.copy_staged(next_, fetch_from(members_.front()));
     } else {
       bool all = true;
       for (Member& member : members_) all = fetch(member, last_request) && all;
@@ -161,33 +173,10 @@ void ShmReading::read_straight(const Member& member) {
 }
 
 void ShmReading::gather(Member& member) {
-  const plan::Program& program = *member.program;
-  const plan::Chunk& chunk = program.chunks[next_];
+  const plan::Chunk& chunk = member.packer->program().chunks[next_];
   member.buffer.resize(static_cast<std::size_t>(chunk.wire_bytes));
   member.wire = member.buffer;
-  if (member.region->how() == Path::mapped) {
-    copy::gather_chunk(program, chunk, member.region->mapped(), member.buffer);
-    return;
-  }
-  std::vector<iovec> local;
-  std::vector<iovec> remote;
-  for (const plan::Run& run : program.runs_of(chunk)) {
-    const plan::ProgramPart& part = program.parts[run.part];
-    const std::size_t bytes = static_cast<std::size_t>(run.length) * item_bytes(part.source);
-    const std::byte* const mapped = member.region->mapped()[part.tensor];
-    std::byte* to = member.buffer.data() + run.wire;
-    for_rows(run, [&](std::int64_t source, std::int64_t) {
-      if (mapped != nullptr) {
-        std::memcpy(to, mapped + source, bytes);
-        to += bytes;
-        return;
-      }
-      remote.push_back({remote_pointer(member.region->address(part.tensor), source), bytes});
-    });
-    if (mapped != nullptr) continue;
-    local.push_back({to, static_cast<std::size_t>(run.elements()) * item_bytes(part.source)});
-  }
-  read_memory(member, local, remote);
+  member.packer->gather(next_, member.buffer, fetch_from(member));
 }
 
 bool ShmReading::fetch(Member& member, std::uint64_t& last_request) {
@@ -250,6 +239,12 @@ void ShmReading::give_back_slot(Member& member) {
   member.asked.pop_front();
   member.peer->packed.erase(asked.request);
   member.peer->slots[asked.slot] = 0;
+}
+
+Fetch ShmReading::fetch_from(const Member& member) const {
+  return [this, &member](std::span<const iovec> local, std::span<const iovec> remote) {
+    read_memory(member, local, remote);
+  };
 }
 
 void ShmReading::read_memory(const Member& member, std::span<const iovec> local,

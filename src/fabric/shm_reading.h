@@ -7,6 +7,7 @@
 #include <cstddef>
 #include <cstdint>
 #include <deque>
+#include <memory>
 #include <vector>
 
 #include "fabric/reading.h"
@@ -43,7 +44,7 @@ class ShmReading {
     ShmPeer* peer = nullptr;
     const ShmRemoteRegion* region = nullptr;
     std::uint64_t ticket = 0;
-    const plan::Program* program = nullptr;  // with the source's strides; not for packed ones
+    std::unique_ptr<Packer> packer;  // of what its owner does not pack
     std::vector<std::byte> buffer;
     std::span<const std::byte> wire;  // the next chunk, in the buffer or in the window
     bool ready = false;
@@ -65,6 +66,7 @@ class ShmReading {
   bool fetch_packed(Member& member, std::uint64_t& last_request);
   void give_back_slot(Member& member);
   void ask(Member& member, std::uint64_t& last_request);
+  Fetch fetch_from(const Member& member) const;
   void read_memory(const Member& member, std::span<const iovec> local,
                    std::span<const iovec> remote) const;
   void scatter();
@@ -72,7 +74,7 @@ class ShmReading {
   Reading reading_;
   std::vector<Member> members_;
   std::vector<copy::Sources> mapped_;
-  enum class Way { mapped, straight, fetched } way_ = Way::fetched;
+  enum class Way { mapped, straight, staged, fetched } way_ = Way::fetched;
   std::size_t next_ = 0;
 };
 

@@ -2,16 +2,21 @@
 
 #include <algorithm>
 
-#include "copy/execute.h"
 #include "tensorbus/status.h"
 
 namespace tensorbus::fabric {
 namespace {
 
 constexpr std::size_t run_alignment = 64;
-// Shorter rows cost the kernel more than the gaps between them, up to three times their length.
+// Shorter rows cost the kernel more than the gaps between them, up to three times their length, or
+// when all are within a cache line.
 constexpr std::int64_t shortest_row = 512;
 constexpr std::int64_t widest_gap = 3;
+constexpr std::int64_t cache_line = 64;
+
+bool is_dense(std::int64_t length, std::int64_t row) {
+  return length < shortest_row && row > 0 && row <= std::max((1 + widest_gap) * length, cache_line);
+}
 
 }  // namespace
 
@@ -71,7 +76,7 @@ void Staging::stage(plan::Run& run, Side side, std::size_t item, Staged& staged)
     staged.rows = run.rows;
     staged.row = row;
     row = length * run.planes;
-  } else if (of_source && length < shortest_row && row > 0 && row <= (1 + widest_gap) * length) {
+  } else if (of_source && is_dense(length, row)) {
     staged.bytes = static_cast<std::size_t>(span);
     staged.rows = run.planes;
     staged.row = plane;
@@ -107,6 +112,12 @@ void Staging::fetch(std::size_t chunk) {
   if (!remote_.empty()) memory_.lender->read(local_, remote_);
 }
 
+void Staging::fetch(std::size_t chunk, const Fetch& fetch) {
+  if (idle()) return;
+  list(chunk);
+  if (!remote_.empty()) fetch(local_, remote_);
+}
+
 void Staging::store(std::size_t chunk) {
   if (idle()) return;
   list(chunk);
@@ -124,10 +135,16 @@ Packer::Packer(plan::Program program, TensorMemory memory)
 
 void Packer::gather(std::size_t chunk, std::span<std::byte> wire) {
   staging_.fetch(chunk);
-  const std::span<std::byte* const> tensors = staging_.tensors();
-  copy::gather_chunk(
-      program_, program_.chunks[chunk],
-      copy::Sources(const_cast<const std::byte* const*>(tensors.data()), tensors.size()), wire);
+  pack(chunk, wire);
+}
+
+void Packer::gather(std::size_t chunk, std::span<std::byte> wire, const Fetch& fetch) {
+  staging_.fetch(chunk, fetch);
+  pack(chunk, wire);
+}
+
+void Packer::pack(std::size_t chunk, std::span<std::byte> wire) {
+  copy::gather_chunk(program_, program_.chunks[chunk], staging_.sources(), wire);
 }
 
 }  // namespace tensorbus::fabric

@@ -3,10 +3,12 @@
 #pragma once
 
 #include <cstddef>
+#include <functional>
 #include <memory>
 #include <span>
 #include <vector>
 
+#include "copy/execute.h"
 #include "fabric/lender.h"
 #include "tensor/view.h"
 #include "tensorbus/plan.h"
@@ -22,6 +24,9 @@ struct TensorMemory {
 // Error(invalid_argument) for a tensor that is elsewhere without a lender.
 TensorMemory memory_of(std::span<const TensorView> tensors, std::shared_ptr<const Lender> lender);
 
+// Copies memory of another process into ours; the sums of both lengths are equal.
+using Fetch = std::function<void(std::span<const iovec> local, std::span<const iovec> remote)>;
+
 // Rewrites one bound side of a program so that kernels run on `tensors()`: the memory itself, or
 // scratch that fetch() fills before and store() empties after the chunk.
 class Staging {
@@ -33,10 +38,14 @@ class Staging {
   Staging& operator=(Staging&&) = default;
 
   std::span<std::byte* const> tensors() const noexcept { return tensors_; }
+  copy::Sources sources() const noexcept {
+    return {const_cast<const std::byte* const*>(tensors_.data()), tensors_.size()};
+  }
   // Nothing is elsewhere: both calls do nothing.
   bool idle() const noexcept { return runs_.empty(); }
-  // Error as Lender's.
+  // Error as Lender's, or as what is given instead of it.
   void fetch(std::size_t chunk);
+  void fetch(std::size_t chunk, const Fetch& fetch);
   void store(std::size_t chunk);
 
  private:
@@ -104,8 +113,12 @@ class Packer {
 
   const plan::Program& program() const noexcept { return program_; }
   void gather(std::size_t chunk, std::span<std::byte> wire);
+  // What is elsewhere is fetched so, and not from a lender.
+  void gather(std::size_t chunk, std::span<std::byte> wire, const Fetch& fetch);
 
  private:
+  void pack(std::size_t chunk, std::span<std::byte> wire);
+
   plan::Program program_;
   Staging staging_;
 };
