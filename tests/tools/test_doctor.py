@@ -8,7 +8,9 @@ import subprocess
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
+import tensorbus
 from processes import PROGRAM
 
 
@@ -117,7 +119,7 @@ def address(kind: str, where: bytes, host: str | None = None, started: int | Non
     """Of this process, in hexadecimal digits, unless said otherwise."""
     own_host = findings()["machine", "host key"]["value"]
     identity: list[Any] = [host or own_host, os.getpid(), started or start_time(), bytes(16), "me"]
-    return packed(["tensorbus address", 1, [*identity, kind, where]]).hex()
+    return packed(["tensorbus address", 1, identity, kind, where]).hex()
 
 
 def test_a_peer_on_this_host_is_served_by_shared_memory(unique: str):
@@ -132,6 +134,15 @@ def test_a_peer_on_this_host_is_served_by_shared_memory(unique: str):
     gone = findings("--peer", address("shm", unique.encode()))
     assert "cannot connect" in gone["peer", "shm"]["value"]
     assert gone["peer", "reachable"]["state"] == "problem"
+
+
+def test_a_peer_may_be_the_descriptor_of_an_endpoint():
+    with tensorbus.Endpoint(name="source") as endpoint:
+        descriptor = endpoint.expose([np.zeros(3)]).hex()
+        found = findings("--peer", descriptor)
+    assert "source (pid" in found["peer", "process"]["value"]
+    assert found["peer", "shm"]["value"] == "would serve it"
+    assert findings("--peer", descriptor)["peer", "reachable"]["state"] == "problem"
 
 
 def test_a_peer_elsewhere_is_served_by_the_network_if_there_is_one():
