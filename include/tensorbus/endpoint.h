@@ -37,6 +37,14 @@ struct EndpointOptions {
   std::shared_ptr<fabric::Pool> pool;  // memory that peers of this host map; null: its own
 };
 
+// Frozen tensors of another process: by position, null if empty. What is written there stays in
+// this process. The memory, their owner's or this process', is kept as long as this lives.
+struct Received {
+  std::vector<TensorForm> forms;
+  std::vector<std::byte*> tensors;
+  std::shared_ptr<void> memory;
+};
+
 // A read under way; copies name the same one.
 class ReadOperation {
  public:
@@ -49,9 +57,12 @@ class ReadOperation {
   void cancel() const noexcept;
   // Readable once it is done; valid while the operation is held.
   int fd() const;
-  // How the bytes came: "mapped", "process_vm_readv", "packed", "network"; empty before that is
-  // known.
+  // How the bytes came: "mapped", "process_vm_readv", "packed", "network", or "alias" if they did
+  // not have to; empty before that is known.
   std::string path() const;
+
+  // Of a read_frozen() that ended well.
+  std::shared_ptr<const Received> received() const;
 
   struct State;
   explicit ReadOperation(std::shared_ptr<State> state) : state_(std::move(state)) {}
@@ -83,18 +94,30 @@ class Endpoint {
   // The tensors stay borrowed, and must not be written, until release(). Any strides; empty ones;
   // none at all.
   std::string expose(std::span<const TensorView> tensors);
+  // Tensors in the pool that are not written any more, ever: readers of this host may alias them.
+  // Their memory comes back to the pool after release() and when the last alias is gone, or the
+  // process that holds it. Error(invalid_argument) for tensors that are not in the pool.
+  std::string expose_frozen(std::span<const TensorView> tensors);
   // Takes them back: reads that are not over fail as withdrawn, never with torn data. False if it
   // was released before.
   bool release(std::string_view descriptor);
 
   // What a descriptor describes. Error(invalid_argument) if it is none.
-  static std::vector<TensorForm> describe(std::string_view descriptor);
+  struct Description {
+    std::vector<TensorForm> tensors;
+    bool frozen = false;
+  };
+  static Description describe(std::string_view descriptor);
 
   // One target per tensor, of its shape; another type is converted. The targets stay borrowed until
   // the operation is done. Error(invalid_argument) here for a bad descriptor or bad targets; then
   // nothing was started.
   ReadOperation read(std::string_view descriptor, std::span<const TensorView> into,
                      Deadline deadline = Deadline::never());
+
+  // Frozen tensors without a copy, or copied into the pool where that cannot be (from another host,
+  // say); see ReadOperation::received().
+  ReadOperation read_frozen(std::string_view descriptor, Deadline deadline = Deadline::never());
 
   // Memory that peers of this host map and that comes back when its last holder is gone.
   std::shared_ptr<std::byte> allocate(std::size_t bytes);

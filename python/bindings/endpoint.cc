@@ -4,6 +4,7 @@
 #include <poll.h>
 
 #include <unordered_map>
+#include <utility>
 
 #include "bindings.h"
 #include "fabric/pool.h"
@@ -23,21 +24,24 @@ std::string name_of(const char* what, std::size_t index) {
   return std::string(what) + " " + std::to_string(index);
 }
 
-// A read with the Python objects that it fills.
+// A read with the Python objects that it fills; those of frozen tensors are made when it is over.
 class Read {
  public:
   Read(ReadOperation operation, nb::list results)
       : operation_(std::move(operation)), results_(std::move(results)) {}
+  Read(ReadOperation operation, Framework framework)
+      : operation_(std::move(operation)), framework_(framework) {}
   Read(Read&&) = default;
   ~Read() {
-    if (results_.is_valid()) settle();
+    if (here_.owned) settle();
   }
 
-  nb::list wait(Timeout timeout) const {
+  nb::list wait(Timeout timeout) {
     {
       const nb::gil_scoped_release release;
       operation_.wait(deadline(timeout));
     }
+    if (!results_.is_valid()) results_ = received();
     return results_;
   }
   // Cancels it and returns when nothing is written any more: within the time of a few chunks.
@@ -51,8 +55,31 @@ class Read {
   const ReadOperation& operation() const noexcept { return operation_; }
 
  private:
+  // False once it was moved elsewhere.
+  struct Here {
+    bool owned = true;
+    Here() = default;
+    Here(Here&& other) noexcept : owned(std::exchange(other.owned, false)) {}
+  };
+
+  nb::list received() const {
+    const std::shared_ptr<const Received> tensors = operation_.received();
+    nb::list list;
+    for (std::size_t i = 0; i < tensors->forms.size(); ++i) {
+      std::byte* const data = tensors->tensors[i];
+      const TensorForm& form = tensors->forms[i];
+      list.append(
+          to_python({data == nullptr ? nullptr : std::shared_ptr<std::byte>(tensors->memory, data),
+                     form.dtype, form.shape, form.strides},
+                    framework_));
+    }
+    return list;
+  }
+
+  Here here_;
   ReadOperation operation_;
-  nb::list results_;
+  nb::list results_ = nb::steal<nb::list>(nb::handle());
+  Framework framework_ = Framework::torch;
   unsigned generation_ = os::fork_generation();
 };
 
@@ -62,13 +89,14 @@ class PythonEndpoint {
       : endpoint_(std::make_unique<Endpoint>(std::move(options))) {}
   ~PythonEndpoint() { close(); }
 
-  nb::bytes expose(nb::handle tensors) {
+  nb::bytes expose(nb::handle tensors, bool frozen) {
     const nb::list kept(tensors);
     const TensorList list = take_in(kept, [](std::size_t i) { return name_of("tensor", i); });
     std::string descriptor;
     {
       const nb::gil_scoped_release release;
-      descriptor = endpoint_->expose(views_of(list));
+      const std::vector<TensorView> views = views_of(list);
+      descriptor = frozen ? endpoint_->expose_frozen(views) : endpoint_->expose(views);
     }
     exposed_[descriptor] = kept;
     return to_bytes(descriptor);
@@ -87,11 +115,14 @@ class PythonEndpoint {
 
   Read read(const nb::bytes& bytes, const nb::object& into, bool torch, Timeout timeout) {
     const std::string descriptor = from_bytes(bytes);
-    if (into.is_none()) return read_into_pool(descriptor, torch, timeout);
+    const Deadline latest = deadline(timeout);
+    if (into.is_none()) {
+      return read_anew(descriptor, torch ? Framework::torch : Framework::numpy, latest);
+    }
     nb::list results(into);
     const TensorList list = take_in(results, [](std::size_t i) { return name_of("target", i); });
     const nb::gil_scoped_release release;
-    return {endpoint_->read(descriptor, views_of(list), deadline(timeout)), std::move(results)};
+    return {endpoint_->read(descriptor, views_of(list), latest), std::move(results)};
   }
 
   EndpointStats stats() const { return endpoint_->stats(); }
@@ -105,17 +136,21 @@ class PythonEndpoint {
   }
 
  private:
-  Read read_into_pool(const std::string& descriptor, bool torch, Timeout timeout) {
-    const Deadline latest = deadline(timeout);
+  Read read_anew(const std::string& descriptor, Framework framework, Deadline latest) {
+    const Endpoint::Description description = Endpoint::describe(descriptor);
+    if (description.frozen) {
+      const nb::gil_scoped_release release;
+      return {endpoint_->read_frozen(descriptor, latest), framework};
+    }
     std::vector<PooledTensor> tensors;
     {
       const nb::gil_scoped_release release;
-      tensors = allocate(*process_pool(), Endpoint::describe(descriptor));
+      tensors = allocate(*process_pool(), description.tensors);
     }
     nb::list results;
     std::vector<TensorView> views;
     for (const PooledTensor& tensor : tensors) {
-      results.append(to_python(tensor, torch ? Framework::torch : Framework::numpy));
+      results.append(to_python(tensor, framework));
       views.push_back(tensor.view());
     }
     const nb::gil_scoped_release release;
@@ -128,7 +163,7 @@ class PythonEndpoint {
 
 nb::list describe(const nb::bytes& descriptor) {
   nb::list tensors;
-  for (const TensorForm& form : Endpoint::describe(from_bytes(descriptor))) {
+  for (const TensorForm& form : Endpoint::describe(from_bytes(descriptor)).tensors) {
     tensors.append(
         nb::make_tuple(std::string(to_string(form.dtype)), nb::tuple(nb::cast(form.shape))));
   }
@@ -185,8 +220,8 @@ void bind_endpoint(nb::module_& module) {
           nb::arg("bind"), nb::arg("first_port"), nb::arg("last_port"),
           nb::sig("def __init__(self, name: str, secret: bytes | None, secret_in_descriptors: "
                   "bool, bind: str, first_port: int, last_port: int) -> None"))
-      .def("expose", &PythonEndpoint::expose, nb::arg("tensors"),
-           nb::sig("def expose(self, tensors: Sequence[object]) -> bytes"))
+      .def("expose", &PythonEndpoint::expose, nb::arg("tensors"), nb::arg("frozen"),
+           nb::sig("def expose(self, tensors: Sequence[object], frozen: bool) -> bytes"))
       .def("release", &PythonEndpoint::release, nb::arg("descriptor"))
       .def("read", &PythonEndpoint::read, nb::arg("descriptor"), nb::arg("into").none(),
            nb::arg("torch"), nb::arg("timeout").none(),

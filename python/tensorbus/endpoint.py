@@ -43,8 +43,8 @@ class Read:
 
     @property
     def path(self) -> str:
-        """How the bytes come: ``mapped``, ``process_vm_readv``, ``packed`` or ``network``; empty
-        until that is known."""
+        """How the bytes come: ``mapped``, ``process_vm_readv``, ``packed`` or ``network``, or
+        ``alias`` if they need not; empty until that is known."""
         return self._read.path
 
     def __await__(self) -> Generator[Any, None, list[Any]]:
@@ -108,14 +108,18 @@ class Endpoint:
         self._endpoint = _core.Endpoint(name, key, store is None, bind, *ports)
         _open.add(self)
 
-    def expose(self, tensors: Sequence[Any]) -> bytes:
+    def expose(self, tensors: Sequence[Any], *, frozen: bool = False) -> bytes:
         """A descriptor of these tensors: torch, numpy or anything with ``__dlpack__``, of any
         strides, in CPU memory.
 
         They are kept, and must not be written or resized, until ``release``. Tensors in the pool
         (``tensorbus.empty``, ``tensorbus.share_``) are read fastest.
+
+        ``frozen`` is a promise: these tensors, all in the pool, are never written again. Readers on
+        this host then get the memory itself (what they write stays theirs). It goes back to the
+        pool after ``release`` and when no reader has it any more.
         """
-        return self._endpoint.expose(tensors)
+        return self._endpoint.expose(tensors, frozen)
 
     def release(self, descriptor: bytes) -> bool:
         """Takes the tensors back; they may be written again when it returns. Reads that are not
@@ -128,9 +132,13 @@ class Endpoint:
         into: Sequence[Any] | None = None,
         *,
         timeout: float | None = None,
+        torch: bool | None = None,
     ) -> Read:
-        """Starts to read and returns at once. Arguments as those of ``read``."""
-        return Read(self._endpoint.read(descriptor, into, uses_torch(), timeout))
+        """Starts to read and returns at once. Arguments as those of ``read``; ``torch`` says whose
+        tensors new ones are."""
+        if torch is None:
+            torch = uses_torch()
+        return Read(self._endpoint.read(descriptor, into, torch, timeout))
 
     def read(
         self,

@@ -37,18 +37,20 @@ std::string encode(const Descriptor& descriptor) {
   for (const Way& way : descriptor.ways) {
     ways.push_back(Json::array({way.kind, binary(way.where), way.region}));
   }
-  return pack(what, {to_json(descriptor.owner), std::move(ways), descriptor.ticket,
-                     binary(descriptor.secret), binary(encode(descriptor.forms))});
+  return pack(what,
+              {to_json(descriptor.owner), std::move(ways), descriptor.ticket,
+               binary(descriptor.secret), descriptor.frozen, binary(encode(descriptor.forms))});
 }
 
 Descriptor decode_descriptor(std::string_view bytes) {
-  return unpack(bytes, what, 5, most_bytes, [](const std::vector<Json>& json) {
+  return unpack(bytes, what, 6, most_bytes, [](const std::vector<Json>& json) {
     Descriptor descriptor;
     descriptor.owner = identity_from(json[0]);
     descriptor.ways = ways_from(json[1]);
     descriptor.ticket = unsigned_of<std::uint64_t>(json[2]);
     descriptor.secret = bytes_of(json[3]);
-    descriptor.forms = decode_forms(bytes_of(json[4]));
+    descriptor.frozen = json[4].get<bool>();
+    descriptor.forms = decode_forms(bytes_of(json[5]));
     return descriptor;
   });
 }

@@ -27,7 +27,8 @@ struct Descriptor {
   std::vector<Way> ways;  // at most one per kind
   std::uint64_t ticket = 0;
   std::string secret;
-  Forms forms;  // so that targets can be allocated before anybody is asked
+  bool frozen = false;  // the owner promises not to write any more: readers may alias
+  Forms forms;          // so that targets can be allocated before anybody is asked
 
   friend bool operator==(const Descriptor&, const Descriptor&) = default;
 };

@@ -55,6 +55,33 @@ std::shared_ptr<const plan::Stream> stream_into(const Descriptor& descriptor,
   return stream;
 }
 
+void set_targets(fabric::PendingRead& read, std::span<const TensorView> into) {
+  read.target_forms = copy_forms(into);
+  for (std::size_t i = 0; i < into.size(); ++i) {
+    const TensorForm& form = read.target_forms[i];
+    read.targets.push_back({into[i].data, form.dtype, form.shape, form.strides, into[i].read_only});
+  }
+  read.stream = stream_into(read.descriptor, read.targets);
+}
+
+void copy_into(fabric::Pool& pool, fabric::PendingRead& read) {
+  auto received = std::make_shared<Received>();
+  auto blocks = std::make_shared<std::vector<std::shared_ptr<std::byte>>>();
+  std::vector<TensorView> targets;
+  received->forms = read.descriptor.forms;
+  for (TensorForm& form : received->forms) {
+    form.strides = plan::contiguous_strides(form.shape);
+    const std::size_t bytes =
+        static_cast<std::size_t>(element_count(form.shape)) * item_bytes(form.dtype);
+    blocks->push_back(bytes == 0 ? nullptr : pool.allocate(bytes));
+    received->tensors.push_back(blocks->back().get());
+    targets.push_back({blocks->back().get(), form.dtype, form.shape, form.strides});
+  }
+  received->memory = std::move(blocks);
+  set_targets(read, targets);
+  read.state->set_received(std::move(received));
+}
+
 }  // namespace
 
 class Endpoint::Impl {
@@ -86,36 +113,45 @@ class Endpoint::Impl {
     return on_loop<std::string>([&](fabric::EndpointCore& core) { return core.expose(tensors); });
   }
 
+  std::string expose_frozen(std::span<const TensorView> tensors) {
+    std::vector<std::shared_ptr<void>> memory;
+    for (std::size_t i = 0; i < tensors.size(); ++i) {
+      if (tensors[i].empty()) continue;
+      memory.push_back(pool_->keep(tensors[i].data));
+      if (memory.back() == nullptr) {
+        throw Error(Code::invalid_argument,
+                    "tensor " + std::to_string(i) + " is not in the pool, so it cannot be frozen");
+      }
+    }
+    return on_loop<std::string>(
+        [&](fabric::EndpointCore& core) { return core.expose_frozen(tensors, std::move(memory)); });
+  }
+
   bool release(std::string_view bytes) {
     const Descriptor descriptor = fabric::decode_descriptor(bytes);
     return on_loop<bool>([&](fabric::EndpointCore& core) { return core.release(descriptor); });
   }
 
   ReadOperation read(std::string_view bytes, std::span<const TensorView> into, Deadline deadline) {
-    fabric::PendingRead read;
-    read.descriptor = fabric::decode_descriptor(bytes);
+    fabric::PendingRead read = pending(bytes, deadline);
     check_targets(read.descriptor, into);
-    read.secret = read.descriptor.secret.empty() ? secret_ : read.descriptor.secret;
-    read.target_forms = copy_forms(into);
-    for (std::size_t i = 0; i < into.size(); ++i) {
-      const TensorForm& form = read.target_forms[i];
-      read.targets.push_back(
-          {into[i].data, form.dtype, form.shape, form.strides, into[i].read_only});
+    set_targets(read, into);
+    return start(std::move(read));
+  }
+
+  ReadOperation read_frozen(std::string_view bytes, Deadline deadline) {
+    fabric::PendingRead read = pending(bytes, deadline);
+    const auto way = std::ranges::find(read.descriptor.ways, "shm", &fabric::Way::kind);
+    if (!read.descriptor.frozen || way == read.descriptor.ways.end()) {
+      throw Error(Code::invalid_argument, "these tensors are not frozen: give targets");
     }
-    read.stream = stream_into(read.descriptor, read.targets);
-    read.deadline = deadline;
-    const fabric::OpId id{next_id_.fetch_add(1)};
-    read.state = std::make_shared<ReadOperation::State>(
-        "read from " + fabric::to_string(read.descriptor.owner), [mailbox = mailbox_, id] {
-          mailbox->post([id](fabric::EndpointCore& core) { core.cancel(id); });
-        });
-    const auto state = read.state;
-    os::check_not_forked(generation_, "endpoint");
-    const auto shared = std::make_shared<fabric::PendingRead>(std::move(read));
-    const bool posted = mailbox_->post(
-        [id, shared](fabric::EndpointCore& core) { core.start(id, std::move(*shared)); });
-    if (!posted) throw_closed();
-    return ReadOperation(state);
+    read.copy_instead = [pool = pool_](fabric::PendingRead& given) { copy_into(*pool, given); };
+    read.let_go = [mailbox = mailbox_, generation = generation_, owner = read.descriptor.owner.id,
+                   region = way->region] {
+      if (os::fork_generation() != generation) return;
+      mailbox->post([=](fabric::EndpointCore& core) { core.let_go(owner, region); });
+    };
+    return start(std::move(read));
   }
 
   std::shared_ptr<std::byte> allocate(std::size_t bytes) { return pool_->allocate(bytes); }
@@ -145,6 +181,32 @@ class Endpoint::Impl {
  private:
   [[noreturn]] static void throw_closed() {
     throw Error(Code::cancelled, "the endpoint is closed");
+  }
+
+  fabric::PendingRead pending(std::string_view bytes, Deadline deadline) const {
+    os::check_not_forked(generation_, "endpoint");
+    fabric::PendingRead read;
+    read.descriptor = fabric::decode_descriptor(bytes);
+    read.secret = read.descriptor.secret.empty() ? secret_ : read.descriptor.secret;
+    read.deadline = deadline;
+    for (const TensorForm& form : read.descriptor.forms) {
+      read.bytes += static_cast<std::uint64_t>(element_count(form.shape)) * item_bytes(form.dtype);
+    }
+    return read;
+  }
+
+  ReadOperation start(fabric::PendingRead read) {
+    const fabric::OpId id{next_id_.fetch_add(1)};
+    read.state = std::make_shared<ReadOperation::State>(
+        "read from " + fabric::to_string(read.descriptor.owner), [mailbox = mailbox_, id] {
+          mailbox->post([id](fabric::EndpointCore& core) { core.cancel(id); });
+        });
+    const auto state = read.state;
+    const auto shared = std::make_shared<fabric::PendingRead>(std::move(read));
+    const bool posted = mailbox_->post(
+        [id, shared](fabric::EndpointCore& core) { core.start(id, std::move(*shared)); });
+    if (!posted) throw_closed();
+    return ReadOperation(state);
   }
 
   // Soon: the loop never blocks.
@@ -183,15 +245,24 @@ Endpoint::~Endpoint() {
 
 std::string Endpoint::expose(std::span<const TensorView> tensors) { return impl_->expose(tensors); }
 
+std::string Endpoint::expose_frozen(std::span<const TensorView> tensors) {
+  return impl_->expose_frozen(tensors);
+}
+
 bool Endpoint::release(std::string_view descriptor) { return impl_->release(descriptor); }
 
-std::vector<TensorForm> Endpoint::describe(std::string_view descriptor) {
-  return fabric::decode_descriptor(descriptor).forms;
+Endpoint::Description Endpoint::describe(std::string_view bytes) {
+  Descriptor descriptor = fabric::decode_descriptor(bytes);
+  return {std::move(descriptor.forms), descriptor.frozen};
 }
 
 ReadOperation Endpoint::read(std::string_view descriptor, std::span<const TensorView> into,
                              Deadline deadline) {
   return impl_->read(descriptor, into, deadline);
+}
+
+ReadOperation Endpoint::read_frozen(std::string_view descriptor, Deadline deadline) {
+  return impl_->read_frozen(descriptor, deadline);
 }
 
 std::shared_ptr<std::byte> Endpoint::allocate(std::size_t bytes) { return impl_->allocate(bytes); }

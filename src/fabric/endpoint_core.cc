@@ -13,10 +13,6 @@ constexpr Duration connecting_time = std::chrono::seconds(10);
 // Regions of one peer whose tables are kept for the next read.
 constexpr std::size_t most_attached = 1024;
 
-std::uint64_t payload_of(const plan::Stream& stream) {
-  return static_cast<std::uint64_t>(stream.payload_bytes);
-}
-
 }  // namespace
 
 EndpointCore::EndpointCore(std::vector<std::unique_ptr<Fabric>> fabrics, Reach reach,
@@ -37,7 +33,19 @@ EndpointCore::~EndpointCore() {
 }
 
 std::string EndpointCore::expose(std::span<const TensorView> tensors) {
+  return expose(tensors, false);
+}
+
+std::string EndpointCore::expose_frozen(std::span<const TensorView> tensors,
+                                        std::vector<std::shared_ptr<void>> memory) {
+  std::string descriptor = expose(tensors, true);
+  ledger_.lend(exposures_.rbegin()->first, std::move(memory));
+  return descriptor;
+}
+
+std::string EndpointCore::expose(std::span<const TensorView> tensors, bool frozen) {
   Descriptor descriptor;
+  descriptor.frozen = frozen;
   descriptor.owner = fabrics_.front()->address().identity;
   descriptor.secret = descriptor_secret_;
   std::vector<std::unique_ptr<Region>> regions;
@@ -59,6 +67,7 @@ bool EndpointCore::release(const Descriptor& descriptor) {
                 "this descriptor was made by another endpoint, of " + to_string(descriptor.owner));
   }
   const bool there = exposures_.erase(descriptor.ways.front().region) > 0;
+  ledger_.take_back(descriptor.ways.front().region);
   counters_.exposures.set(exposures_.size());
   return there;
 }
@@ -137,35 +146,87 @@ void EndpointCore::try_next(const LinkPtr& link, Status refusal) {
 }
 
 void EndpointCore::proceed(OpId id, Running& read) {
-  const Way& way = *std::ranges::find(read.descriptor.ways,
-                                      read.link->verdicts[read.link->current].kind, &Way::kind);
+  const std::string& kind = read.link->verdicts[read.link->current].kind;
+  if (read.let_go && kind != "shm") give_up_aliasing(read);
+  const Way& way = *std::ranges::find(read.descriptor.ways, kind, &Way::kind);
   if (const auto known = read.link->attached.find(way.region); known != read.link->attached.end()) {
-    return begin_reading(id, read, known->second);
+    read.region = known->second;
+    return begin_reading(id, read);
   }
   read.stage = Running::Stage::attaching;
   read.link->fabric->attach(*read.link->peer, way.region, id, read.deadline);
 }
 
-void EndpointCore::begin_reading(OpId id, Running& read,
-                                 std::shared_ptr<const RemoteRegion> region) {
-  if (region->forms() != read.descriptor.forms) {
+void EndpointCore::begin_reading(OpId id, Running& read) {
+  if (read.region->forms() != read.descriptor.forms) {
     throw Error(Code::invalid_argument,
                 "the descriptor does not describe what its owner exposes; it was changed on its "
                 "way");
   }
+  if (read.let_go) {
+    // The owner must know before we look: from its answer on the memory is ours to see.
+    read.stage = Running::Stage::holding;
+    return send(*read.link->fabric, read.link->peer, {Holding::Kind::hold, read.region->number()});
+  }
   read.stage = Running::Stage::reading;
-  read.state->set_path(region->path());
+  read.state->set_path(read.region->path());
   Read request;
   request.stream = read.stream;
-  request.sources = {{read.link->peer, std::move(region), read.descriptor.ticket}};
+  request.sources = {{read.link->peer, read.region, read.descriptor.ticket}};
   request.targets = read.targets;
   read.link->fabric->read(std::move(request), id, read.deadline);
+}
+
+void EndpointCore::give_up_aliasing(Running& read) {
+  read.let_go = nullptr;
+  read.copy_instead(read);
+}
+
+void EndpointCore::on_held(OpId id, Running& read) {
+  // Whatever happens now, the owner hears when nobody looks at it any more.
+  std::shared_ptr<void> hold(nullptr, [let_go = read.let_go](void*) { let_go(); });
+  std::optional<Alias> alias = read.region->alias();
+  if (!alias) {
+    give_up_aliasing(read);
+    return begin_reading(id, read);
+  }
+  auto received = std::make_shared<Received>();
+  received->forms = read.descriptor.forms;
+  received->tensors = std::move(alias->tensors);
+  using Parts = std::pair<std::shared_ptr<void>, std::shared_ptr<void>>;  // unmapped, then let go
+  received->memory = std::make_shared<Parts>(std::move(hold), std::move(alias->memory));
+  read.state->set_received(std::move(received));
+  read.state->set_path("alias");
+  finish(id, {});
+}
+
+void EndpointCore::let_go(const Id16& owner, std::uint64_t region) {
+  const auto found = links_.find(owner);
+  if (found == links_.end() || !found->second->up) return;  // it is gone, or sees us go
+  send(*found->second->fabric, found->second->peer, {Holding::Kind::let_go, region});
+}
+
+void EndpointCore::send(Fabric& fabric, const std::shared_ptr<Peer>& peer, const Holding& message) {
+  outbox_.push_back({&fabric, peer, encode(message)});
+  send_what_waits();
+}
+
+void EndpointCore::send_what_waits() {
+  std::vector<Outgoing> rest;
+  for (Outgoing& each : outbox_) {
+    try {
+      each.fabric->send(*each.peer, std::as_bytes(std::span(each.bytes)));
+    } catch (const Error& error) {
+      if (error.code() == Code::queue_full) rest.push_back(std::move(each));
+    }
+  }
+  outbox_ = std::move(rest);
 }
 
 void EndpointCore::cancel(OpId id) {
   const auto found = reads_.find(id);
   if (found == reads_.end()) return;
-  if (found->second.stage == Running::Stage::connecting) {
+  if (found->second.waits_here()) {
     return finish(id, {Code::cancelled, "it was cancelled"});
   }
   found->second.link->fabric->cancel(id);
@@ -180,7 +241,7 @@ void EndpointCore::finish(OpId id, Status status) {
     for (EndpointCounters::Path& path : counters_.paths) {
       if (path.name != read.state->path) continue;
       path.reads.add();
-      path.bytes.add(payload_of(*read.stream));
+      path.bytes.add(read.bytes);
     }
   } else {
     counters_.failed_reads.add();
@@ -197,6 +258,8 @@ bool EndpointCore::poll() {
       any = true;
       if (const auto* completion = std::get_if<Completion>(&event)) {
         on(*completion);
+      } else if (const auto* message = std::get_if<Message>(&event)) {
+        on(*fabric, *message);
       } else if (const auto* up = std::get_if<PeerUp>(&event)) {
         on(*up);
       } else if (const auto* lost = std::get_if<PeerLost>(&event)) {
@@ -204,7 +267,9 @@ bool EndpointCore::poll() {
       }
     }
   }
-  expire_connecting();
+  if (!outbox_.empty()) send_what_waits();
+  ledger_.look();
+  expire_waiting();
   return any;
 }
 
@@ -223,9 +288,49 @@ void EndpointCore::on(const Completion& completion) {
   // The lowest number is the oldest.
   if (attached.size() > most_attached) attached.erase(attached.begin());
   try {
-    begin_reading(completion.id, read, completion.region);
+    read.region = completion.region;
+    begin_reading(completion.id, read);
   } catch (...) {
     finish(completion.id, current_exception_status());
+  }
+}
+
+void EndpointCore::on(Fabric& fabric, const Message& message) {
+  const Identity& from = message.from->identity();
+  Holding holding;
+  try {
+    holding = decode_holding(message.bytes);
+  } catch (const Error& error) {
+    log::warn("{} sent {}", to_string(from), error.what());
+    return fabric.disconnect(*message.from);
+  }
+  using Kind = Holding::Kind;
+  if (holding.kind == Kind::let_go) return ledger_.let_go(from, holding.region);
+  if (holding.kind == Kind::hold) {
+    return send(fabric, message.from, {ledger_.hold(from, holding.region), holding.region});
+  }
+  const auto waits = std::ranges::find_if(reads_, [&](const auto& entry) {
+    const Running& read = entry.second;
+    return read.stage == Running::Stage::holding && read.link->peer == message.from &&
+           read.region->number() == holding.region;
+  });
+  if (waits == reads_.end()) {  // cancelled meanwhile
+    if (holding.kind == Kind::held) {
+      send(fabric, message.from, {Kind::let_go, holding.region});
+    }
+    return;
+  }
+  const OpId id = waits->first;
+  if (holding.kind == Kind::gone) {
+    waits->second.link->attached.erase(holding.region);
+    return finish(id, {Code::withdrawn, to_string(from) + " took its memory back"});
+  }
+  try {
+    if (holding.kind == Kind::held) return on_held(id, waits->second);
+    give_up_aliasing(waits->second);
+    begin_reading(id, waits->second);
+  } catch (...) {
+    finish(id, current_exception_status());
   }
 }
 
@@ -259,23 +364,31 @@ void EndpointCore::on(const PeerUp& up) {
 }
 
 void EndpointCore::on(const PeerLost& lost) {
+  std::erase_if(outbox_, [&](const Outgoing& each) { return each.peer == lost.peer; });
+  ledger_.lost(lost.peer->identity());
   const LinkPtr link = link_of(*lost.peer);
   if (link == nullptr) return;
   if (!link->up) return try_next(link, lost.reason);
   links_.erase(link->owner.id);
   counters_.connections.set(links_.size());
+  std::vector<OpId> over;
+  for (const auto& [id, read] : reads_) {
+    if (read.link == link && read.waits_here()) over.push_back(id);
+  }
+  for (const OpId id : over) finish(id, lost.reason);
 }
 
-void EndpointCore::expire_connecting() {
+void EndpointCore::expire_waiting() {
   std::vector<OpId> late;
   for (const auto& [id, read] : reads_) {
-    if (read.stage == Running::Stage::connecting && read.deadline.expired()) late.push_back(id);
+    if (read.waits_here() && read.deadline.expired()) late.push_back(id);
   }
-  for (const OpId id : late) finish(id, {Code::timeout, "no connection before the deadline"});
+  for (const OpId id : late) finish(id, {Code::timeout, "it did not answer before the deadline"});
 }
 
 bool EndpointCore::arm() {
-  return std::ranges::all_of(fabrics_, [](const auto& fabric) { return fabric->arm(); });
+  return outbox_.empty() &&
+         std::ranges::all_of(fabrics_, [](const auto& fabric) { return fabric->arm(); });
 }
 
 TimePoint EndpointCore::wake_at() const noexcept {
@@ -288,6 +401,7 @@ TimePoint EndpointCore::wake_at() const noexcept {
 std::vector<int> EndpointCore::descriptors() const {
   std::vector<int> fds;
   for (const auto& fabric : fabrics_) fds.push_back(fabric->fd());
+  for (const int fd : ledger_.descriptors()) fds.push_back(fd);
   return fds;
 }
 

@@ -77,8 +77,6 @@ EndpointLoop::~EndpointLoop() {
 }
 
 void EndpointLoop::run(std::unique_ptr<EndpointCore> core) {
-  std::vector<pollfd> descriptors{{mailbox_->fd(), POLLIN, 0}};
-  for (const int fd : core->descriptors()) descriptors.push_back({fd, POLLIN, 0});
   TimePoint last_event = now();
   while (!stop_) {
     std::vector<Mailbox::Work> work = mailbox_->take();
@@ -91,6 +89,8 @@ void EndpointLoop::run(std::unique_ptr<EndpointCore> core) {
         last_event = now();
       } else if (now() - last_event > spin_time) {
         if (core->arm() && mailbox_->sleep()) {
+          std::vector<pollfd> descriptors{{mailbox_->fd(), POLLIN, 0}};
+          for (const int fd : core->descriptors()) descriptors.push_back({fd, POLLIN, 0});
           sleep_until(descriptors, core->wake_at());
           mailbox_->awake();
         }

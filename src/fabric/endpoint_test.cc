@@ -139,7 +139,7 @@ TEST(EndpointTest, ManyTensorsOfAllKindsComeInOneCall) {
       nothing.view(),
       {pooled.memory.get(), Dtype::float32, strided_shape, strided_strides}};
   const std::string descriptor = source.expose(views);
-  EXPECT_EQ(Endpoint::describe(descriptor)[4].shape, strided_shape);
+  EXPECT_EQ(Endpoint::describe(descriptor).tensors[4].shape, strided_shape);
 
   const Numbers targets[] = {Numbers({100, 30}), Numbers({2, 3, 4}), Numbers({}), Numbers({0, 5}),
                              Numbers({15, 100})};
@@ -169,6 +169,109 @@ TEST(EndpointTest, TypesAreConvertedAndPathsAreCounted) {
   EXPECT_EQ(reader.stats().paths["mapped"].bytes, 4000u);
   EXPECT_EQ(reader.stats().connections, 1u);
   EXPECT_EQ(source.stats().exposures, 1u);
+}
+
+std::size_t lent_by(Pool& pool) { return pool.use().lent_bytes; }
+
+template <typename Condition>
+void eventually(Condition condition) {
+  const Deadline deadline = soon();
+  while (!condition() && !deadline.expired()) std::this_thread::sleep_for(milliseconds(2));
+  EXPECT_TRUE(condition());
+}
+
+TEST(EndpointTest, FrozenTensorsAreAliasedAndTheirMemoryWaitsForTheLastAlias) {
+  EndpointOptions options;
+  options.pool = std::make_shared<Pool>();
+  Endpoint source(options);
+  Endpoint reader;
+  auto numbers = std::make_unique<Numbers>(Shape{1'000'000}, source.allocate(4'000'000));
+  numbers->count_up();
+  const Numbers empty({0});
+  const Shape every_second{500};
+  const Shape stride{2};
+  const TensorView views[] = {numbers->view(),
+                              empty.view(),
+                              {numbers->memory.get() + 400, Dtype::float32, every_second, stride}};
+  const std::string descriptor = source.expose_frozen(views);
+  EXPECT_TRUE(Endpoint::describe(descriptor).frozen);
+
+  ReadOperation operation = reader.read_frozen(descriptor);
+  operation.wait(soon());
+  EXPECT_EQ(operation.path(), "alias");
+  std::shared_ptr<const Received> first = operation.received();
+  operation = reader.read_frozen(descriptor);
+  operation.wait(soon());
+  std::shared_ptr<const Received> second = operation.received();
+  operation = reader.read_frozen(descriptor);
+  operation.cancel();
+  outcome(operation);
+  operation = reader.read_frozen(descriptor);
+
+  const auto at = [](const Received& aliases, std::size_t tensor, std::size_t index) -> float& {
+    return reinterpret_cast<float*>(aliases.tensors[tensor])[index];
+  };
+  EXPECT_EQ(at(*first, 0, 999'999), 999'999.0F);
+  EXPECT_EQ(first->tensors[1], nullptr);
+  EXPECT_EQ(at(*first, 2, 2), 102.0F);
+  at(*first, 0, 5) = -1;
+  EXPECT_EQ(at(*second, 0, 5), 5.0F) << "what one writes is its own";
+  EXPECT_EQ(numbers->values()[5], 5.0F);
+
+  outcome(operation);
+  const std::size_t lent = lent_by(*options.pool);
+  source.release(descriptor);
+  numbers.reset();
+  EXPECT_EQ(outcome(reader.read_frozen(descriptor)).code, Code::withdrawn);
+  operation = reader.read_frozen(descriptor);
+  outcome(operation);
+  first.reset();
+  EXPECT_GE(lent_by(*options.pool), lent - 1000) << "the second alias still has it";
+  EXPECT_EQ(at(*second, 0, 77), 77.0F);
+  second.reset();
+  eventually([&] { return lent_by(*options.pool) < 4'000'000; });
+}
+
+TEST(EndpointTest, OnlyPooledTensorsFreezeAndOnlyFrozenOnesAreAliased) {
+  Endpoint endpoint;
+  const Numbers own({10});
+  const TensorView view = own.view();
+  EXPECT_THROW(endpoint.expose_frozen({&view, 1}), Error);
+  EXPECT_THROW(endpoint.read_frozen(expose(endpoint, own)), Error);
+}
+
+TEST(EndpointTest, AliasesOutliveTheirOwnerAndDieWithTheirHolder) {
+  EndpointOptions options;
+  options.pool = std::make_shared<Pool>();
+  auto source = std::make_unique<Endpoint>(options);
+  auto numbers = std::make_unique<Numbers>(Shape{100'000}, source->allocate(400'000));
+  numbers->count_up();
+  const TensorView view = numbers->view();
+  const std::string descriptor = source->expose_frozen({&view, 1});
+  const Pipe up;
+  const Pipe down;
+  auto holder = std::make_unique<Child>([&] {
+    auto reader = std::make_unique<Endpoint>();
+    const ReadOperation operation = reader->read_frozen(descriptor);
+    operation.wait(soon());
+    const auto aliases = operation.received();
+    reader->close();  // the connection goes, the alias stays
+    up.put("held");
+    down.get();
+    up.put(std::to_string(reinterpret_cast<const float*>(aliases->tensors[0])[99'999]));
+    down.get();
+  });
+  EXPECT_EQ(up.get(), "held");
+  source->release(descriptor);
+  numbers.reset();
+  // Whoever asks for memory now must not get theirs.
+  const Numbers other({100'000}, source->allocate(400'000));
+  std::ranges::fill(other.values(), -1.0F);
+  down.put("look");
+  EXPECT_EQ(up.get(), "99999.000000");
+  const std::size_t lent = lent_by(*options.pool);
+  holder.reset();
+  eventually([&] { return lent_by(*options.pool) <= lent - 400'000; });
 }
 
 TEST(EndpointTest, AnEndpointReadsFromItself) {
@@ -405,12 +508,15 @@ TEST(EndpointTest, OtherHostsAreReachedThroughTheNetwork) {
   const Child owner([&] {
     hosts.enter(1);
     Endpoint endpoint(bound_to(TwoHosts::address(1), "owner"));
-    const Numbers numbers({3'000'000});
+    const Numbers numbers({3'000'000}, endpoint.allocate(12'000'000));
     numbers.count_up();
     up.put(expose(endpoint, numbers));
+    const TensorView view = numbers.view();
+    up.put(endpoint.expose_frozen({&view, 1}));
     down.get();
   });
   const std::string descriptor = up.get();
+  const std::string frozen = up.get();
   const NamespaceGuard guard;
   hosts.enter(0);
   const Numbers target({3'000'000});
@@ -425,6 +531,11 @@ TEST(EndpointTest, OtherHostsAreReachedThroughTheNetwork) {
   operation.wait(soon());
   EXPECT_EQ(operation.path(), "network");
   EXPECT_EQ(target.values()[2'999'999], 2'999'999.0F);
+  const ReadOperation copied = reader.read_frozen(frozen);  // there is nothing to alias
+  copied.wait(soon());
+  EXPECT_EQ(copied.path(), "network");
+  const auto* values = reinterpret_cast<const float*>(copied.received()->tensors[0]);
+  EXPECT_EQ(values[2'999'999], 2'999'999.0F);
   owner.signal(SIGKILL);
   const Status status = outcome(read(reader, descriptor, target));
   EXPECT_EQ(status.code, Code::peer_lost) << status.message;

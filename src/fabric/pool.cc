@@ -42,6 +42,11 @@ struct Pool::State {
   };
   using Adopted = std::tuple<dev_t, ino_t, bool>;  // the file, and whether we may write
 
+  struct Lent {
+    std::size_t size = 0;
+    std::size_t holders = 0;  // the one who asked for it, and those who keep it
+  };
+
   explicit State(PoolOptions given) : options(given) {}
   // In a forked child the parent's memory is only forgotten.
   ~State() {
@@ -99,13 +104,26 @@ struct Pool::State {
       ++segment.lent;
     }
     lent += size;
+    blocks.emplace(block, Lent{size, 1});
     return block;
   }
 
-  void give_back(std::byte* block, std::size_t size) noexcept {
+  // The lent block around this byte. Locked.
+  std::map<std::byte*, Lent>::iterator block_at(const std::byte* data) {
+    auto after = blocks.upper_bound(const_cast<std::byte*>(data));
+    if (after == blocks.begin()) return blocks.end();
+    const auto found = std::prev(after);
+    return data < found->first + found->second.size ? found : blocks.end();
+  }
+
+  void give_back(std::byte* block) noexcept {
     // The lock may be held for ever in a child, by a thread that it does not have.
     if (forked()) return;
     const std::lock_guard lock(mutex);
+    const auto found = blocks.find(block);
+    if (--found->second.holders > 0) return;
+    const std::size_t size = found->second.size;
+    blocks.erase(found);
     lent -= size;
     --segment_at(block)->lent;
     free_blocks[size].push_back(block);
@@ -132,6 +150,7 @@ struct Pool::State {
   const unsigned generation = os::fork_generation();
   mutable std::mutex mutex;
   std::map<std::byte*, Segment> segments;  // by address
+  std::map<std::byte*, Lent> blocks;       // that are lent, by address
   std::map<std::size_t, std::vector<std::byte*>> free_blocks;
   std::map<Adopted, std::weak_ptr<std::byte>> adopted;
   Segment* open = nullptr;
@@ -148,13 +167,25 @@ std::shared_ptr<std::byte> Pool::allocate(std::size_t bytes) {
                 "this pool belongs to the process that forked; make a new one in the child");
   }
   const std::size_t size = class_size(bytes);
-  return {state_->take(size),
-          [state = state_, size](std::byte* block) { state->give_back(block, size); }};
+  return {state_->take(size), [state = state_](std::byte* block) { state->give_back(block); }};
 }
 
 std::shared_ptr<std::atomic<std::uint64_t>> Pool::allocate_word(std::uint64_t value) {
   const std::shared_ptr<std::byte> block = allocate(sizeof value);
   return {block, new (block.get()) std::atomic<std::uint64_t>(value)};
+}
+
+std::shared_ptr<void> Pool::keep(const void* data) {
+  if (state_->forked()) return nullptr;
+  std::byte* block = nullptr;
+  {
+    const std::lock_guard lock(state_->mutex);
+    const auto found = state_->block_at(static_cast<const std::byte*>(data));
+    if (found == state_->blocks.end()) return nullptr;
+    ++found->second.holders;
+    block = found->first;
+  }
+  return {block, [state = state_](void* kept) { state->give_back(static_cast<std::byte*>(kept)); }};
 }
 
 std::optional<Place> Pool::find(const void* data, std::size_t bytes) const {

@@ -42,6 +42,10 @@ class Pool {
   std::shared_ptr<std::byte> allocate(std::size_t bytes);
   std::shared_ptr<std::atomic<std::uint64_t>> allocate_word(std::uint64_t value);
 
+  // Keeps the block that holds this byte from coming back, also after its last holder is gone; null
+  // if it is in none.
+  std::shared_ptr<void> keep(const void* data);
+
   // Where these bytes lie, if they lie in one segment of this pool.
   std::optional<Place> find(const void* data, std::size_t bytes) const;
   // The memory of a segment for a peer, who can only read it.

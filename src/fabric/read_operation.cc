@@ -14,6 +14,11 @@ void ReadOperation::State::set_path(std::string_view name) {
   path = name;
 }
 
+void ReadOperation::State::set_received(std::shared_ptr<const Received> tensors) {
+  const std::lock_guard lock(mutex);
+  received = std::move(tensors);
+}
+
 bool ReadOperation::done() const noexcept { return state_->over.load(std::memory_order_acquire); }
 
 int ReadOperation::fd() const {
@@ -40,6 +45,11 @@ void ReadOperation::wait(Deadline deadline) const {
 void ReadOperation::cancel() const noexcept {
   if (done() || os::fork_generation() != state_->generation) return;
   state_->request_cancel();
+}
+
+std::shared_ptr<const Received> ReadOperation::received() const {
+  const std::lock_guard lock(state_->mutex);
+  return state_->received;
 }
 
 std::string ReadOperation::path() const {

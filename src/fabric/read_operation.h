@@ -21,6 +21,7 @@ struct ReadOperation::State {
   // By the loop, once.
   void finish(Status outcome);
   void set_path(std::string_view name);
+  void set_received(std::shared_ptr<const Received> tensors);
 
   const std::string what;  // "read from trainer (pid 12)"
   const std::function<void()> request_cancel;
@@ -30,6 +31,7 @@ struct ReadOperation::State {
   std::mutex mutex;
   Status status;
   std::string path;
+  std::shared_ptr<const Received> received;
   std::optional<os::EventFd> event;  // made when somebody waits
 };
 

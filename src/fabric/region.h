@@ -5,6 +5,7 @@
 #include <cstddef>
 #include <cstdint>
 #include <memory>
+#include <optional>
 #include <span>
 #include <string>
 #include <string_view>
@@ -85,6 +86,13 @@ class Region {
   virtual void serve(std::uint64_t number, plan::Stream stream) = 0;
 };
 
+// Tensors of a peer in memory of this process: by position, null if empty. What is written there
+// stays here.
+struct Alias {
+  std::vector<std::byte*> tensors;
+  std::shared_ptr<void> memory;
+};
+
 // A region of a peer, as an attach gave it. Valid as long as it is held; reading from it after the
 // peer is lost is an error like any other.
 class RemoteRegion {
@@ -94,6 +102,9 @@ class RemoteRegion {
   virtual const Forms& forms() const noexcept = 0;
   // How its bytes will come: "mapped", "process_vm_readv", "packed", "network".
   virtual std::string_view path() const noexcept = 0;
+  // Without a copy, where the owner's memory can be mapped. Valid also when the peer is gone, but
+  // shows what the owner writes later: both must have agreed that it does not.
+  virtual std::optional<Alias> alias() const { return std::nullopt; }
 };
 
 }  // namespace tensorbus::fabric

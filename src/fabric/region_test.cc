@@ -20,6 +20,7 @@ Descriptor some_descriptor() {
           {{"shm", "tensorbus-x", 7}, {"ucx", std::string("a\0b", 3), 9}},
           1ull << 63,
           std::string("s\0\xff", 3),
+          true,
           {{Dtype::bfloat16, {3, 4}, {-4, 1}}, {Dtype::int8, {}, {}}}};
 }
 

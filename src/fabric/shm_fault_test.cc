@@ -117,6 +117,7 @@ class Owner {
                                {{"shm", fabric->address().where, region->number()}},
                                0,
                                secret,
+                               false,
                                {}});
     if (::write(out, bytes.data(), bytes.size()) < 0) ::_exit(1);
     ::close(out);

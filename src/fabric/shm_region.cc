@@ -23,9 +23,9 @@ void write(Encoder& encoder, const Place& place) {
   encoder.integer(place.segment).integer(place.offset);
 }
 
-// `begin` and `end` count from the place.
-const std::byte* locate(const Segments& segments, const Place& place, Extent extent,
-                        std::vector<std::shared_ptr<const os::Mapping>>& held) {
+// `extent` counts from the place.
+std::shared_ptr<const ShmSegment> locate(const Segments& segments, const Place& place,
+                                         Extent extent) {
   const auto found = segments.find(place.segment);
   if (found == segments.end()) throw Error(Code::failed, "a region names memory that was not sent");
   const auto size = static_cast<std::uint64_t>(found->second->size());
@@ -34,16 +34,14 @@ const std::byte* locate(const Segments& segments, const Place& place, Extent ext
   if (place.offset > size || before > place.offset || after > size - place.offset) {
     throw Error(Code::failed, "a region leads outside of its memory");
   }
-  held.push_back(found->second);
-  return found->second->data() + place.offset;
+  return found->second;
 }
 
-const std::atomic<std::uint64_t>* locate_word(
-    const Segments& segments, const Place& place,
-    std::vector<std::shared_ptr<const os::Mapping>>& held) {
-  const std::byte* data = locate(segments, place, {0, 8}, held);
+const std::atomic<std::uint64_t>* locate_word(const Segments& segments, const Place& place,
+                                              std::shared_ptr<const ShmSegment>& held) {
+  held = locate(segments, place, {0, 8});
   if (place.offset % 8 != 0) throw Error(Code::failed, "a word of a region is not aligned");
-  return reinterpret_cast<const std::atomic<std::uint64_t>*>(data);
+  return reinterpret_cast<const std::atomic<std::uint64_t>*>(held->data() + place.offset);
 }
 
 Place read_place(Decoder& decoder) {
@@ -61,6 +59,22 @@ Probe read_probe(Decoder& decoder) {
 }
 
 }  // namespace
+
+ShmSegment::ShmSegment(os::Fd file, std::size_t size, bool keep_file)
+    : file_(std::move(file)), size_(size) {
+  if (keep_file) return;
+  data();
+  file_.reset();
+}
+
+const std::byte* ShmSegment::data() const {
+  if (!memory_) memory_ = os::map(file_, size_, false, true);
+  return memory_.data();
+}
+
+os::Mapping ShmSegment::alias(std::size_t begin, std::size_t end) const {
+  return os::map_privately(file_, begin, end - begin);
+}
 
 Packer& ShmExposed::packer(std::uint64_t stream) {
   if (const auto known = packers.find(stream); known != packers.end()) return known->second;
@@ -115,22 +129,66 @@ ShmRemoteRegion::ShmRemoteRegion(std::string_view table, const Segments& segment
   Decoder decoder(table);
   number_ = decoder.integer<std::uint64_t>();
   forms_ = decode_forms(decoder.string());
-  alive_ = locate_word(segments, read_place(decoder), held_);
-  gate_ = locate_word(segments, read_place(decoder), held_);
+  alive_ = locate_word(segments, read_place(decoder), words_[0]);
+  gate_ = locate_word(segments, read_place(decoder), words_[1]);
   read_probe(decoder);
   for (const TensorForm& form : forms_) {
     addresses_.push_back(decoder.integer<std::uint64_t>());
     const Place place = read_place(decoder);
     const Extent extent = extent_of(form);
-    mapped_.push_back(nullptr);
+    spots_.emplace_back();
     if (extent.begin == extent.end) continue;
     if (place.segment == nowhere) {
       how_ = otherwise.path;
     } else {
-      mapped_.back() = locate(segments, place, extent, held_);
+      spots_.back() = {locate(segments, place, extent), place.offset};
     }
   }
   decoder.end();
+}
+
+copy::Sources ShmRemoteRegion::mapped() const {
+  if (mapped_.empty()) {
+    for (const Spot& spot : spots_) {
+      mapped_.push_back(spot.segment == nullptr ? nullptr : spot.segment->data() + spot.offset);
+    }
+  }
+  return mapped_;
+}
+
+std::optional<Alias> ShmRemoteRegion::alias() const {
+  if (how_ != Path::mapped) return std::nullopt;
+  // One mapping per segment, around all of the region's tensors in it.
+  struct Part {
+    std::size_t begin = SIZE_MAX;
+    std::size_t end = 0;
+    os::Mapping memory;
+  };
+  auto parts = std::make_shared<std::map<const ShmSegment*, Part>>();
+  for (std::size_t i = 0; i < spots_.size(); ++i) {
+    if (spots_[i].segment == nullptr) continue;
+    if (!spots_[i].segment->can_alias()) return std::nullopt;
+    const Extent extent = extent_of(forms_[i]);
+    const auto first = static_cast<std::int64_t>(spots_[i].offset);
+    Part& part = (*parts)[spots_[i].segment.get()];
+    part.begin = std::min(part.begin, static_cast<std::size_t>(first + extent.begin));
+    part.end = std::max(part.end, static_cast<std::size_t>(first + extent.end));
+  }
+  for (auto& [segment, part] : *parts) {
+    part.begin = part.begin / os::page_size() * os::page_size();
+    part.memory = segment->alias(part.begin, part.end);
+  }
+  Alias alias;
+  for (const Spot& spot : spots_) {
+    std::byte* data = nullptr;
+    if (spot.segment != nullptr) {
+      const Part& part = parts->at(spot.segment.get());
+      data = part.memory.data() + (spot.offset - part.begin);
+    }
+    alias.tensors.push_back(data);
+  }
+  alias.memory = std::move(parts);
+  return alias;
 }
 
 std::optional<Probe> ShmRemoteRegion::probe_in(std::string_view table) {

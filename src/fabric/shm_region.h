@@ -45,7 +45,25 @@ struct ShmTable {
 };
 ShmTable describe(const ShmExposed& exposed, const Pool& pool);
 
-using Segments = std::map<std::uint64_t, std::shared_ptr<const os::Mapping>>;
+// A segment of a peer's pool. Used by the thread that polls.
+class ShmSegment {
+ public:
+  // Without `keep_file` it is mapped now, and cannot be aliased.
+  ShmSegment(os::Fd file, std::size_t size, bool keep_file);
+
+  std::size_t size() const noexcept { return size_; }
+  // Mapped when somebody first looks: what is only aliased never is.
+  const std::byte* data() const;
+  // A part, from a page on, for this process alone. Needs the file.
+  os::Mapping alias(std::size_t begin, std::size_t end) const;
+  bool can_alias() const noexcept { return static_cast<bool>(file_); }
+
+ private:
+  os::Fd file_;
+  std::size_t size_ = 0;
+  mutable os::Mapping memory_;
+};
+using Segments = std::map<std::uint64_t, std::shared_ptr<const ShmSegment>>;
 
 class ShmRemoteRegion final : public RemoteRegion {
  public:
@@ -68,7 +86,8 @@ class ShmRemoteRegion final : public RemoteRegion {
   std::string_view path() const noexcept override;
 
   Path how() const noexcept { return how_; }
-  copy::Sources mapped() const noexcept { return mapped_; }
+  copy::Sources mapped() const;
+  std::optional<Alias> alias() const override;
   // In the address space of the lender or of the owner.
   std::uint64_t address(std::size_t tensor) const noexcept { return addresses_[tensor]; }
   const Lender* lender() const noexcept { return lender_.get(); }
@@ -84,12 +103,17 @@ class ShmRemoteRegion final : public RemoteRegion {
   std::uint64_t number_ = 0;
   Forms forms_;
   Path how_ = Path::mapped;
-  std::vector<const std::byte*> mapped_;
+  struct Spot {
+    std::shared_ptr<const ShmSegment> segment;  // null: not in one
+    std::uint64_t offset = 0;
+  };
+  std::vector<Spot> spots_;  // by position
+  mutable std::vector<const std::byte*> mapped_;
   std::vector<std::uint64_t> addresses_;
   std::shared_ptr<const Lender> lender_;
   const std::atomic<std::uint64_t>* alive_ = nullptr;
   const std::atomic<std::uint64_t>* gate_ = nullptr;
-  std::vector<std::shared_ptr<const os::Mapping>> held_;
+  std::shared_ptr<const ShmSegment> words_[2];  // that hold the two
 };
 
 // Error(invalid_argument) for a region of another fabric.

@@ -12,6 +12,8 @@ namespace {
 constexpr std::size_t table_part = 32 * 1024;
 // A peer that sends more tells us nonsense.
 constexpr std::size_t largest_table = std::size_t{256} << 20;
+// Segments of one peer whose descriptors are kept, to be aliased; `ulimit -n` is often 1024.
+constexpr std::size_t most_kept_files = 64;
 constexpr std::size_t window_bytes = window_slots * slot_bytes;
 
 std::string packed_body(std::uint64_t request, const Status& status, std::uint64_t wire_bytes) {
@@ -82,7 +84,8 @@ void ShmCore::on_segment(const PeerPtr& peer, std::string_view body, std::vector
   if (fds.size() != 1) throw Error(Code::failed, "it sent a segment without memory");
   const std::size_t size = os::checked_memfd_size(fds.front());
   peer->segments.insert_or_assign(
-      number, std::make_shared<const os::Mapping>(os::map(fds.front(), size, false, true)));
+      number, std::make_shared<const ShmSegment>(std::move(fds.front()), size,
+                                                 peer->segments.size() < most_kept_files));
 }
 
 void ShmCore::take_back_segments(const PeerPtr& peer) {

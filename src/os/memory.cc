@@ -75,6 +75,18 @@ std::size_t available_under(const std::string& root, std::string group, const Gr
   }
 }
 
+std::byte* map_or_throw(const Fd& file, std::size_t offset, std::size_t size, int protection,
+                        int flags) {
+  void* data = ::mmap(nullptr, size, protection, flags, file.get(), static_cast<::off_t>(offset));
+  if (data == MAP_FAILED) {
+    const int failure = errno;
+    std::string message = errno_message("cannot map " + std::to_string(size) + " bytes", failure);
+    if (failure == ENOMEM) message += "; see vm.max_map_count and ulimit -v";
+    throw Error(Code::failed, message);
+  }
+  return static_cast<std::byte*>(data);
+}
+
 [[noreturn]] void no_room(std::size_t size, const std::string& why) {
   throw Error(Code::failed, "there is no room for " + std::to_string(size) +
                                 " bytes of shared memory: " + why +
@@ -113,15 +125,14 @@ void Mapping::reset() noexcept {
 
 Mapping map(const Fd& file, std::size_t size, bool writable, bool populate) {
   const int protection = writable ? PROT_READ | PROT_WRITE : PROT_READ;
-  void* data =
-      ::mmap(nullptr, size, protection, MAP_SHARED | (populate ? MAP_POPULATE : 0), file.get(), 0);
-  if (data == MAP_FAILED) {
-    const int failure = errno;
-    std::string message = errno_message("cannot map " + std::to_string(size) + " bytes", failure);
-    if (failure == ENOMEM) message += "; see vm.max_map_count and ulimit -v";
-    throw Error(Code::failed, message);
-  }
-  return {static_cast<std::byte*>(data), size};
+  return {map_or_throw(file, 0, size, protection, MAP_SHARED | (populate ? MAP_POPULATE : 0)),
+          size};
+}
+
+Mapping map_privately(const Fd& file, std::size_t offset, std::size_t size) {
+  // Not reserved: hardly ever is a page written, and then the kernel finds one.
+  return {map_or_throw(file, offset, size, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_NORESERVE),
+          size};
 }
 
 Fd sealed_memfd(const std::string& name, std::size_t size) {

@@ -33,6 +33,7 @@ class Mapping {
 
  private:
   friend Mapping map(const Fd&, std::size_t, bool, bool);
+  friend Mapping map_privately(const Fd&, std::size_t, std::size_t);
   Mapping(std::byte* data, std::size_t size) noexcept : data_(data), size_(size) {}
 
   std::byte* data_ = nullptr;
@@ -42,6 +43,10 @@ class Mapping {
 // All of a file from its start. `populate`: page tables are filled now, which costs once what
 // page faults would cost one by one.
 Mapping map(const Fd& file, std::size_t size, bool writable, bool populate);
+
+// A part of a file, from a page on. Writable even if the file is not: a page that is written is
+// copied first, and nobody else sees it. Nothing is read before it is touched.
+Mapping map_privately(const Fd& file, std::size_t offset, std::size_t size);
 
 // Anonymous memory of fixed size behind a descriptor: every page is there (a full machine is an
 // Error(failed) here and never a SIGBUS or an out-of-memory kill later), it cannot shrink or grow,

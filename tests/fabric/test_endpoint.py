@@ -51,6 +51,26 @@ def test_tensors_of_another_process(endpoint, start_python, tensors, path):
         assert endpoint.stats()["paths"][path]["reads"] == 1
 
 
+def test_frozen_tensors_are_not_copied(endpoint):
+    with Endpoint(name="source") as source:
+        numbers = tensorbus.share_(torch.arange(12000.0).reshape(3, 4000))
+        frozen = source.expose([numbers, numbers.t()[1:], torch.ones(0)], frozen=True)
+        read = endpoint.start_read(frozen)
+        whole, part, empty = read.wait(timeout=30)
+        assert read.path == "alias"
+        assert torch.equal(whole, numbers)
+        assert torch.equal(part, numbers.t()[1:])
+        assert empty.shape == (0,)
+        whole.zero_()  # its own pages from now on
+        assert numbers[1, 1] == 4001
+        (array, *_) = endpoint.start_read(frozen, torch=False).wait(timeout=30)
+        assert np.array_equal(array, numbers.numpy())
+        targets = [torch.zeros(3, 4000), torch.zeros(3999, 3), torch.zeros(0)]
+        assert torch.equal(endpoint.read(frozen, targets, timeout=30)[0], numbers)
+        with pytest.raises(ValueError, match="tensor 0 is not in the pool"):
+            source.expose([torch.ones(3)], frozen=True)
+
+
 def test_targets_are_filled_in_place_and_converted(endpoint, start_python):
     source = Source(start_python, "[share_(torch.arange(6.).reshape(2, 3)), torch.arange(4)]")
     first = torch.zeros(3, 2, dtype=torch.bfloat16)
