@@ -14,6 +14,7 @@ ROOT = Path(__file__).resolve().parent.parent
 FINISHED: dict[str, list[str]] = {
     "store": [f"K{n}" for n in range(1, 10)],
     "plan": [f"B4.{n}" for n in range(1, 6)],
+    "ray": [f"R{n}" for n in range(1, 13)],
 }
 
 PYTHON_MARK = re.compile(r"mark\.proves\(([^)]*)\)")

@@ -140,7 +140,7 @@ TEST(ShmLimitsTest, AReaderWithoutRoomForTheMemoryIsTold) {
   EXPECT_TRUE(in_a_child([] {
     Pair pair;
     if (!pair.connect().ok()) return false;
-    limit_address_space(64 * mebibyte);
+    limit_address_space(32 * mebibyte);
     const Status refused = pair.attach();
     limit(RLIMIT_AS, RLIM_INFINITY);
     return says(refused, "ulimit -v") && pair.connect().ok() && pair.attach().ok();

@@ -1,0 +1,18 @@
+"""Ray actors pass tensors through tensorbus.
+
+>>> import tensorbus.ray
+>>> tensorbus.ray.register()  # before the actors are made
+>>> @ray.method(tensor_transport="TENSORBUS")
+"""
+
+from tensorbus.ray.registration import register, setup_hook
+from tensorbus.ray.transport import TensorBusMetadata, TensorBusTransport, put_frozen, stats
+
+__all__ = [
+    "TensorBusMetadata",
+    "TensorBusTransport",
+    "put_frozen",
+    "register",
+    "setup_hook",
+    "stats",
+]
