@@ -50,6 +50,7 @@ function(tensorbus_layer name)
     endif()
     add_dependencies(unit_tests ${name}_test)
     gtest_discover_tests(${name}_test TEST_PREFIX "${name}: " DISCOVERY_MODE PRE_TEST
+      DISCOVERY_TIMEOUT 60
       PROPERTIES TIMEOUT 120 LABELS ${name})
   endif()
   set(TENSORBUS_LAYERS ${TENSORBUS_LAYERS} ${name} PARENT_SCOPE)

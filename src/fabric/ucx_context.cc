@@ -17,6 +17,7 @@
 #include <vector>
 
 #include "base/log.h"
+#include "fabric/ucx_address.h"
 #include "os/fd.h"
 #include "os/fork.h"
 
@@ -198,7 +199,7 @@ void Worker::create_worker() {
   ucp_address_t* address = nullptr;
   std::size_t bytes = 0;
   check(ucp_worker_get_address(worker_, &address, &bytes), what);
-  address_.assign(reinterpret_cast<const char*>(address), bytes);
+  address_ = with_checksum({reinterpret_cast<const char*>(address), bytes});
   ucp_worker_release_address(worker_, address);
 }
 

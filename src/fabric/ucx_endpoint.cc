@@ -2,6 +2,8 @@
 
 #include <utility>
 
+#include "fabric/ucx_address.h"
+
 namespace tensorbus::fabric::ucx {
 namespace {
 
@@ -38,7 +40,7 @@ Endpoint::Endpoint(Worker& worker, Outbox& outbox, std::string_view remote)
   ucp_ep_params_t parameters{};
   parameters.field_mask = UCP_EP_PARAM_FIELD_REMOTE_ADDRESS | UCP_EP_PARAM_FIELD_ERR_HANDLING_MODE |
                           UCP_EP_PARAM_FIELD_ERR_HANDLER;
-  parameters.address = reinterpret_cast<const ucp_address_t*>(remote.data());
+  parameters.address = reinterpret_cast<const ucp_address_t*>(without_checksum(remote).data());
   parameters.err_mode = UCP_ERR_HANDLING_MODE_PEER;
   parameters.err_handler.cb = [](void* argument, ucp_ep_h, ucs_status_t status) {
     auto* traffic = static_cast<Outbox::Traffic*>(argument);

@@ -136,6 +136,17 @@ TEST_F(UcxFabricTest, AnAddressOfAnotherKindIsRefused) {
   EXPECT_THROW(reader_->connect(other, "secret", Deadline::never()), Error);
 }
 
+TEST_F(UcxFabricTest, ADamagedAddressIsRefusedBeforeUcxSeesIt) {
+  const Address good = owner_->address();
+  for (std::size_t i = 0; i < good.where.size(); ++i) {
+    Address damaged = good;
+    damaged.where[i] = static_cast<char>(damaged.where[i] ^ 10);
+    EXPECT_THROW(reader_->connect(damaged, "secret", Deadline::never()), Error) << i;
+    damaged.where = good.where.substr(0, i);
+    EXPECT_THROW(reader_->connect(damaged, "secret", Deadline::never()), Error) << i;
+  }
+}
+
 TEST_F(UcxFabricTest, AnAddressThatNoDeviceHasIsRefusedByName) {
   UcxOptions wrong = options("x", "y");
   wrong.bind = "192.0.2.1";
