@@ -258,7 +258,7 @@ void Batch::step_recv(Queued& recv) {
   Recv* running = reader_->recv();
   if (running == nullptr) return;
   context_.channel.progress(recv.id, running->bytes_done(), running->bytes_total());
-  if (!running->done()) return;
+  if (!running->done() || running->unexplained(context_.now)) return;
   complete(recv.id, running->outcome());
   queue_.pop_front();
   reader_->finish_recv();
@@ -306,6 +306,10 @@ TimePoint Batch::wake_at() const {
   }
   for (const Query& query : queries_) at = std::min(at, query.deadline.at());
   if (source_ != nullptr) at = std::min(at, source_->wake_at());
+  if (reader_ != nullptr && reader_->recv() != nullptr &&
+      reader_->recv()->unexplained(context_.now)) {
+    at = std::min(at, reader_->recv()->explained_by());
+  }
   if (reader_ != nullptr && reader_->idle() && !closing_) at = std::min(at, reader_->retry_at());
   return at;
 }

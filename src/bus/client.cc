@@ -103,40 +103,45 @@ Outcome Client::run(const Command& command, std::shared_ptr<Loan> loan, Deadline
 
 void Client::init_pair(const InitPair& pair, bool blocking, Deadline deadline) {
   if (blocking) {
-    wait_for_pair(pair.pair, deadline);
+    wait_for_pair(pair.pair, pair.local, deadline);
     run(pair, nullptr, deadline);
     return;
   }
   std::shared_ptr<Pending> pending =
       connection_->submit(pair, nullptr, Deadline::never(), deadline);
   const std::lock_guard lock(mutex_);
-  pairs_[pair.pair] = std::move(pending);
+  pairs_[{pair.pair, pair.local}] = std::move(pending);
 }
 
-void Client::wait_for_pair(const std::string& pair, Deadline deadline) {
-  std::shared_ptr<Pending> pending;
+void Client::wait_for_pair(const std::string& pair, const std::optional<std::string>& local,
+                           Deadline deadline) {
+  std::vector<std::pair<PairSide, std::shared_ptr<Pending>>> asked;
   {
     const std::lock_guard lock(mutex_);
-    const auto found = pairs_.find(pair);
-    if (found == pairs_.end()) return;
-    pending = found->second;
-  }
-  const Outcome outcome = [&] {
-    try {
-      return pending->wait(deadline);
-    } catch (const Error& error) {
-      if (error.code() != Code::timeout) throw;
-      throw Error(Code::timeout, fmt::format("pair \"{}\" is still waiting for its other side, or "
-                                             "for ranks of its own",
-                                             pair));
+    for (const auto& [side, pending] : pairs_) {
+      if (side.first == pair && (!local || side.second == *local))
+        asked.emplace_back(side, pending);
     }
-  }();
-  {
-    const std::lock_guard lock(mutex_);
-    const auto found = pairs_.find(pair);
-    if (found != pairs_.end() && found->second == pending) pairs_.erase(found);
   }
-  if (!outcome.status.ok()) throw CommandError(outcome);
+  for (const auto& [side, pending] : asked) {
+    const Outcome outcome = [&] {
+      try {
+        return pending->wait(deadline);
+      } catch (const Error& error) {
+        if (error.code() != Code::timeout) throw;
+        throw Error(Code::timeout,
+                    fmt::format("pair \"{}\" is still waiting for its other side, or "
+                                "for ranks of its own",
+                                pair));
+      }
+    }();
+    {
+      const std::lock_guard lock(mutex_);
+      const auto found = pairs_.find(side);
+      if (found != pairs_.end() && found->second == pending) pairs_.erase(found);
+    }
+    if (!outcome.status.ok()) throw CommandError(outcome);
+  }
 }
 
 std::uint64_t Client::register_tensors(const std::string& batch,
@@ -159,7 +164,7 @@ std::uint64_t Client::register_tensors(const std::string& batch,
     views.push_back(view);
     pairs.insert(tensor.pair);
   }
-  for (const std::string& pair : pairs) wait_for_pair(pair, deadline);
+  for (const std::string& pair : pairs) wait_for_pair(pair, std::nullopt, deadline);
   registration->loan = make_loan(views, *gates_);
   try {
     run(command, registration->loan, deadline);

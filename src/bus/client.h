@@ -8,6 +8,7 @@
 #include <optional>
 #include <span>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "bus/channel.h"
@@ -75,7 +76,9 @@ class Client {
   struct Registration;
 
   Outcome run(const Command& command, std::shared_ptr<Loan> loan, Deadline deadline);
-  void wait_for_pair(const std::string& pair, Deadline deadline);
+  // Without a local name: every side of it that was asked for.
+  void wait_for_pair(const std::string& pair, const std::optional<std::string>& local,
+                     Deadline deadline);
   std::shared_ptr<Registration> find(const std::string& batch,
                                      const std::optional<std::string>& role);
   void forget(std::uint64_t registration) noexcept;
@@ -84,7 +87,8 @@ class Client {
   const std::shared_ptr<fabric::Pool> gates_;
   std::mutex mutex_;
   bool closed_ = false;
-  std::map<std::string, std::shared_ptr<Pending>> pairs_;  // asked for without blocking
+  using PairSide = std::pair<std::string, std::string>;  // its name and the local one
+  std::map<PairSide, std::shared_ptr<Pending>> pairs_;   // asked for without blocking
   std::map<std::uint64_t, std::shared_ptr<Registration>> registrations_;
   std::vector<std::weak_ptr<TransferState>> transfers_;
 };

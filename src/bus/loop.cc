@@ -2,10 +2,12 @@
 
 #include <poll.h>
 
+#include <algorithm>
 #include <array>
 #include <chrono>
 
 #include "base/clock.h"
+#include "base/interrupt.h"
 
 namespace tensorbus::bus {
 namespace {
@@ -18,7 +20,7 @@ void sleep(Agent& agent, const os::EventFd& stop) {
   std::size_t at = 0;
   for (const int fd : agent.fds()) descriptors[at++] = {fd, POLLIN, 0};
   descriptors[at] = {stop.get(), POLLIN, 0};
-  const Duration left = agent.wake_at() - now();
+  const Duration left = std::min(agent.wake_at() - now(), longest_sleep());
   if (left <= Duration::zero()) return;
   const timespec time{std::chrono::duration_cast<std::chrono::seconds>(left).count(),
                       (left % std::chrono::seconds(1)).count()};
@@ -36,6 +38,7 @@ void run(Agent& agent, os::EventFd& stop) {
   while (!signalled(stop)) {
     agent.step(now());
     sleep(agent, stop);
+    throw_if_interrupted();
   }
   agent.close();
   const Deadline patience = Deadline::after(patience_at_the_end);

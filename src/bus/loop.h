@@ -7,6 +7,7 @@
 namespace tensorbus::bus {
 
 // Returns when `stop` was signalled and the agent has let go of everything, or a second later.
+// Throws Error(interrupted).
 void run(Agent& agent, os::EventFd& stop);
 
 }  // namespace tensorbus::bus

@@ -124,9 +124,10 @@ void Reader::on_message(const LinkPtr& link, const AgentMessage& message) {
   } else if (const auto* over = std::get_if<Over>(&message.body)) {
     if (over->mark == Mark::closed) {
       const Rank who = rank;
+      lost_ = {who};
       return leave(
-          {Code::withdrawn, fmt::format("rank {} ended the subscription ({})", who, over->why)},
-          std::nullopt);
+          {Code::peer_lost, fmt::format("sender rank {} has ended the batch: {}", who, over->why)},
+          who);
     }
     on_word(rank, serial_, over->round, {over->mark, over->round});
   }

@@ -2,11 +2,14 @@
 
 #include <fmt/format.h>
 
+#include <chrono>
+
 #include "tensorbus/status.h"
 
 namespace tensorbus::bus {
 namespace {
 
+constexpr Duration patience_with_senders = std::chrono::milliseconds(500);
 constexpr const char* undefined = "; the tensors' contents are undefined until the next recv";
 
 }  // namespace
@@ -65,6 +68,7 @@ void Recv::on_read(std::size_t part, const fabric::Completion& completion) {
         }
       }
     }
+    if (why.code == Code::withdrawn) explained_by_ = context_.now + patience_with_senders;
     fail({why.code, fmt::format("round {}: {}{}", round_, why.message, undefined)},
          RecvEvent::failed);
     return;
@@ -78,6 +82,7 @@ void Recv::on_read(std::size_t part, const fabric::Completion& completion) {
 }
 
 void Recv::withdrawn(Rank rank, const std::string& why) {
+  explained_by_ = TimePoint::min();
   if (state_ != RecvState::reading) return;
   fail({Code::withdrawn,
         fmt::format("round {}: rank {} withdrew it ({}){}", round_, rank, why, undefined)},
@@ -85,6 +90,11 @@ void Recv::withdrawn(Rank rank, const std::string& why) {
 }
 
 void Recv::lost(const Status& why, Rank rank) {
+  if (unexplained(context_.now)) {
+    explained_by_ = TimePoint::min();
+    outcome_.lost = {rank};
+    outcome_.status = {why.code, why.message + undefined};
+  }
   if (state_ != RecvState::reading && state_ != RecvState::waiting) return;
   outcome_.lost = {rank};
   fail({why.code, why.message + undefined}, RecvEvent::failed);

@@ -41,6 +41,10 @@ class Recv : public std::enable_shared_from_this<Recv> {
   const Outcome& outcome() const noexcept { return outcome_; }
   std::int64_t bytes_done() const noexcept { return bytes_done_; }
   std::int64_t bytes_total() const noexcept { return bytes_total_; }
+  // Memory was taken back and nobody has said why: until then a sender may be gone. Later it is as
+  // it looks.
+  bool unexplained(TimePoint now) const noexcept { return now < explained_by_; }
+  TimePoint explained_by() const noexcept { return explained_by_; }
   // The round can not be read again.
   bool consumed() const noexcept { return consumed_; }
 
@@ -72,6 +76,7 @@ class Recv : public std::enable_shared_from_this<Recv> {
   std::size_t left_ = 0;
   std::size_t committed_ = 0;
   bool consumed_ = false;
+  TimePoint explained_by_ = TimePoint::min();
   std::int64_t bytes_done_ = 0;
   std::int64_t bytes_total_ = 0;
 };
