@@ -17,6 +17,7 @@ constexpr std::array all_settings = {
     Setting{"TENSORBUS_BIND", "",
             "address of this machine where peers on other hosts reach it; empty: no network"},
     Setting{"TENSORBUS_LOG", "info", "log level: trace, debug, info, warn, error"},
+    Setting{"TENSORBUS_NAMESPACE", "default", "keeps the jobs on one store apart"},
     Setting{"TENSORBUS_STORE", "", "store URL that the command line uses without --store"},
     Setting{"TENSORBUS_TOKEN", "", "shared secret that store clients prove and servers ask for",
             true},

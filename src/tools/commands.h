@@ -27,6 +27,10 @@ void add_store(CLI::App& app, Run& run);
 void add_kv(CLI::App& app, Run& run);
 void add_plan(CLI::App& app, Run& run);
 void add_doctor(CLI::App& app, Run& run);
+void add_agent(CLI::App& app, Run& run);
+
+// Each client or peer is a descriptor, and the usual soft limit is 1024.
+void raise_descriptor_limit();
 
 // For options: a whole number from `least` on. CLI11 alone takes -1 for a very large one.
 CLI::Validator whole_number(std::int64_t least);

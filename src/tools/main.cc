@@ -38,6 +38,7 @@ int main_(int argc, char** argv) {
   add_kv(app, run);
   add_plan(app, run);
   add_doctor(app, run);
+  add_agent(app, run);
   try {
     app.parse(argc, argv);
   } catch (const CLI::ParseError& error) {

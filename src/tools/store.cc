@@ -23,14 +23,6 @@ struct Options {
   std::string token_file;
 };
 
-// Each client is a descriptor, and the usual soft limit is 1024.
-void raise_descriptor_limit() {
-  rlimit limit{};
-  if (::getrlimit(RLIMIT_NOFILE, &limit) != 0) return;
-  limit.rlim_cur = limit.rlim_max;
-  ::setrlimit(RLIMIT_NOFILE, &limit);
-}
-
 int serve(Options options) {
   raise_descriptor_limit();
   options.server.token = read_token(options.token_file);
@@ -63,6 +55,13 @@ int serve(Options options) {
 }
 
 }  // namespace
+
+void raise_descriptor_limit() {
+  rlimit limit{};
+  if (::getrlimit(RLIMIT_NOFILE, &limit) != 0) return;
+  limit.rlim_cur = limit.rlim_max;
+  ::setrlimit(RLIMIT_NOFILE, &limit);
+}
 
 std::optional<std::string> read_token(const std::string& path) {
   if (path.empty()) return std::nullopt;
