@@ -17,8 +17,8 @@ setup: ## Install what is missing: Debian packages, .venv, pinned Python package
 build: setup ## Build the library, the program and the Python extension (release)
 	@$(call COMPILE,release)
 
-demo: build ## Several processes find each other through the store, live
-	@$(PYTHON) examples/rendezvous.py
+demo: build ## Trainers hand their weights to engines that lay them out differently, live
+	@$(PYTHON) examples/demo.py
 
 lint: build ## Formatters, linters, types, layers, points of the specification
 	@tools/lint
