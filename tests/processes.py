@@ -59,6 +59,13 @@ class Process:
         assert line is not None, f"the child ended without another line; stderr: {self.errors}"
         return line
 
+    def has_line(self, timeout: float) -> bool:
+        """Whether there is a line within this time; `line` returns it."""
+        end = time.monotonic() + timeout
+        while self._lines.empty() and time.monotonic() < end:
+            time.sleep(0.002)
+        return not self._lines.empty()
+
     def tell(self, line: str) -> None:
         assert self._process.stdin is not None
         self._process.stdin.write(line + "\n")

@@ -14,6 +14,11 @@ ROOT = Path(__file__).resolve().parent.parent
 FINISHED: dict[str, list[str]] = {
     "store": [f"K{n}" for n in range(1, 10)],
     "plan": [f"B4.{n}" for n in range(1, 6)],
+    "bus": [
+        f"B{section}.{n}"
+        for section, count in {1: 9, 2: 3, 3: 17, 5: 18}.items()
+        for n in range(1, count + 1)
+    ],
     "ray": [f"R{n}" for n in range(1, 13)],
 }
 

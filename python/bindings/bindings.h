@@ -17,6 +17,7 @@ namespace tensorbus::python {
 
 namespace nb = nanobind;
 
+void bind_bus(nb::module_& module);
 void bind_endpoint(nb::module_& module);
 void bind_errors();
 void bind_store(nb::module_& module);

@@ -4,6 +4,7 @@
 
 #include "base/interrupt.h"
 #include "bindings.h"
+#include "bus/transfer.h"
 
 namespace tensorbus::python {
 namespace {
@@ -48,6 +49,19 @@ void set_python_error(const Status& status) {
   PyErr_SetString(exception_for(status.code).ptr(), status.message.c_str());
 }
 
+// With the readers of a send and the ranks that were lost.
+void set_python_error(const bus::CommandError& error) {
+  const bus::Outcome& outcome = error.outcome();
+  nb::object exception = exception_for(outcome.status.code)(outcome.status.message);
+  nb::dict readers;
+  for (const auto& [rank, how] : outcome.readers) {
+    readers[nb::int_(rank)] = nb::str(to_string(how).data(), to_string(how).size());
+  }
+  exception.attr("readers") = readers;
+  exception.attr("ranks") = nb::tuple(nb::cast(outcome.lost));
+  PyErr_SetObject(exception.type().ptr(), exception.ptr());
+}
+
 // True with a Python exception set. Acts on the main thread only, as Python's signals do; others do
 // not ask, because for that they would have to wait for the interpreter in every call.
 bool interrupted() {
@@ -62,6 +76,8 @@ void bind_errors() {
   nb::register_exception_translator([](const std::exception_ptr& caught, void*) {
     try {
       std::rethrow_exception(caught);
+    } catch (const bus::CommandError& error) {
+      set_python_error(error);
     } catch (const Error& error) {
       set_python_error(error.status());
     }

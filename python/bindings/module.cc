@@ -15,5 +15,6 @@ NB_MODULE(_core, module) {
   tensorbus::python::bind_redistribute(module);
   tensorbus::python::bind_pooled(module);
   tensorbus::python::bind_endpoint(module);
+  tensorbus::python::bind_bus(module);
   tensorbus::config::start();
 }

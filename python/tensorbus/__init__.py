@@ -9,9 +9,13 @@ from tensorbus._core import (
     StridedShard,
     set_log_level,
 )
+from tensorbus.agent import TensorBusAgent
+from tensorbus.bootstrap import BootstrapInfo, bootstrap_client, setup_ptrace
+from tensorbus.client import BatchHandler, TensorBusClient
 from tensorbus.endpoint import Endpoint, Read
 from tensorbus.errors import (
     AuthenticationError,
+    BusyError,
     CancelledError,
     PeerLostError,
     QueueFullError,
@@ -21,11 +25,15 @@ from tensorbus.errors import (
 from tensorbus.layout import Layout, plan
 from tensorbus.pool import empty, share_
 from tensorbus.redistribution import redistribute
+from tensorbus.transfer import Progress, Transfer, TransferResult
 
 __version__ = "0.1.0"
 
 __all__ = [
     "AuthenticationError",
+    "BatchHandler",
+    "BootstrapInfo",
+    "BusyError",
     "CancelledError",
     "Endpoint",
     "Layout",
@@ -33,17 +41,24 @@ __all__ = [
     "PeerLostError",
     "Piece",
     "Plan",
+    "Progress",
     "QueueFullError",
     "Read",
     "Replicate",
     "Shard",
     "StridedShard",
+    "TensorBusAgent",
+    "TensorBusClient",
+    "Transfer",
+    "TransferResult",
     "UnsupportedError",
     "WithdrawnError",
     "__version__",
+    "bootstrap_client",
     "empty",
     "plan",
     "redistribute",
     "set_log_level",
+    "setup_ptrace",
     "share_",
 ]

@@ -5,6 +5,18 @@ Everything else raises what Python users expect: ``ValueError`` for a bad argume
 ``RuntimeError`` for the rest. Every message names who, what and why.
 """
 
+from collections.abc import Mapping
+from types import MappingProxyType
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    _PosixBusyError = object
+else:
+    try:
+        from posix_ipc import BusyError as _PosixBusyError
+    except ImportError:
+        _PosixBusyError = object
+
 
 class UnsupportedError(RuntimeError):
     """This backend or build cannot do what was asked; the message names one that can."""
@@ -15,7 +27,14 @@ class AuthenticationError(ConnectionError):
 
 
 class PeerLostError(RuntimeError):
-    """A process that the call needed is gone; the message names it."""
+    """A process that the call needed is gone; the message names it.
+
+    Of a transfer: ``ranks`` are those that are gone, and after a send ``readers`` says of each rank
+    that took part ``"read"``, ``"failed"`` or ``"lost"``.
+    """
+
+    ranks: tuple[int, ...] = ()
+    readers: Mapping[int, str] = MappingProxyType({})
 
 
 class QueueFullError(RuntimeError):
@@ -28,3 +47,8 @@ class WithdrawnError(RuntimeError):
 
 class CancelledError(RuntimeError):
     """The call was ended by ``close()`` or a cancellation, not by its own fault."""
+
+
+class BusyError(TimeoutError, _PosixBusyError):
+    """``acquire`` waited as long as it was told; nothing was cancelled. Whoever catches
+    ``posix_ipc.BusyError`` catches it."""

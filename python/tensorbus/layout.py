@@ -26,10 +26,10 @@ class Layout(_core.Layout):
     def __init__(
         self, mesh: Any, placements: Sequence[Any], ranks: Sequence[int] | None = None
     ) -> None:
-        shape, own_ranks = _mesh(mesh)
+        shape, own_ranks = mesh_of(mesh)
         super().__init__(
             shape,
-            [_placement(placement) for placement in placements],
+            [placement_of(placement) for placement in placements],
             own_ranks if ranks is None else [int(rank) for rank in ranks],
         )
 
@@ -63,7 +63,8 @@ def plan(
     )
 
 
-def _mesh(mesh: Any) -> tuple[list[int], list[int] | None]:
+def mesh_of(mesh: Any) -> tuple[list[int], list[int] | None]:
+    """Its shape, and its ranks if it says."""
     if isinstance(mesh, int):
         return [mesh], None
     ranks = getattr(mesh, "mesh", None)
@@ -73,7 +74,19 @@ def _mesh(mesh: Any) -> tuple[list[int], list[int] | None]:
     return shape, [int(rank) for rank in ranks.reshape(-1).tolist()] if shape else None
 
 
-def _placement(placement: Any) -> Placement:
+def coordinate_of(mesh: Any) -> list[int] | None:
+    """Where this process is in a torch ``DeviceMesh``; None for a mere shape."""
+    torch_meshes = sys.modules.get("torch.distributed.device_mesh")
+    if torch_meshes is None or not isinstance(mesh, torch_meshes.DeviceMesh):
+        return None
+    coordinate = mesh.get_coordinate()
+    if coordinate is None:
+        raise ValueError(f"this process has no place in {mesh}; only its members may use it")
+    return [int(index) for index in coordinate]
+
+
+def placement_of(placement: Any) -> Placement:
+    """Ours, from ours or torch's."""
     if isinstance(placement, Replicate | Shard | StridedShard | Partial):
         return placement
     torch_types = sys.modules.get("torch.distributed.tensor.placement_types")

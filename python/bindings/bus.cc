@@ -1,0 +1,338 @@
+// The bus: translation of bus/client.h and of agents. The package's client, agent and bootstrap
+// modules put the seed's signatures on top.
+#include <nanobind/stl/variant.h>
+
+#include <atomic>
+#include <functional>
+#include <memory>
+#include <thread>
+
+#include "bindings.h"
+#include "bus/client.h"
+#include "bus/daemon.h"
+#include "bus/embedded.h"
+#include "bus/loan.h"
+#include "bus/socket_connection.h"
+#include "intake.h"
+#include "os/poll.h"
+#include "os/process.h"
+#include "pooled.h"
+#include "store_arguments.h"
+
+namespace tensorbus::python {
+namespace {
+
+using bus::TransferState;
+
+nb::dict readers_of(const bus::Outcome& outcome) {
+  nb::dict readers;
+  for (const auto& [rank, how] : outcome.readers) {
+    readers[nb::int_(rank)] = nb::str(to_string(how).data(), to_string(how).size());
+  }
+  return readers;
+}
+
+// A transfer with a descriptor that becomes readable when it is over.
+class BusTransfer {
+ public:
+  explicit BusTransfer(std::shared_ptr<TransferState> state) : state_(std::move(state)) {}
+
+  TransferState& state() const { return *state_; }
+  int fd() {
+    if (event_ == nullptr) {
+      event_ = std::make_shared<os::EventFd>();
+      state_->on_done([event = event_] { event->signal(); });
+    }
+    return event_->get();
+  }
+
+ private:
+  std::shared_ptr<TransferState> state_;
+  std::shared_ptr<os::EventFd> event_;
+};
+
+// Waiting for an agent to let go of memory.
+class BusParting {
+ public:
+  explicit BusParting(std::function<bool()> done) : done_(std::move(done)) {}
+  bool done() const { return done_(); }
+
+ private:
+  std::function<bool()> done_;
+};
+
+// A client and, if it runs in this process, its agent.
+class BusClient {
+ public:
+  BusClient(std::string queue_path, std::string state_path, std::string space, Rank rank,
+            Timeout timeout) {
+    bus::SocketConnectionOptions options;
+    options.queue_path = std::move(queue_path);
+    options.state_path = std::move(state_path);
+    options.space = std::move(space);
+    options.rank = rank;
+    options.offer = [](const bus::Loan& loan) {
+      const std::shared_ptr<fabric::Pool> pool = process_pool();
+      return bus::offer(loan, *pool, *pool);
+    };
+    client_ = std::make_unique<bus::Client>(
+        bus::connect_to_agent(std::move(options), deadline(timeout)), process_pool());
+  }
+
+  BusClient(std::shared_ptr<Store> store, Rank rank, std::string space, Timeout timeout) {
+    embedded_ = std::make_unique<bus::Embedded>(
+        std::move(store), bus::EmbeddedOptions{rank, std::move(space), process_pool()},
+        deadline(timeout));
+    client_ = std::make_unique<bus::Client>(embedded_->connect(), embedded_->pool());
+  }
+
+  bus::Client& operator*() const { return *client_; }
+  bus::Client* operator->() const { return client_.get(); }
+
+  // An embedded agent goes with its client.
+  bool close(Timeout timeout) {
+    const bool released = client_->close(deadline(timeout));
+    if (embedded_ == nullptr) return released;
+    embedded_.reset();
+    return true;
+  }
+
+  // The same on a thread of its own. Its memory must stay until the result is done: never, if the
+  // agent does not let go.
+  BusParting abandon(Timeout timeout) {
+    auto over = std::make_shared<std::atomic<bool>>(false);
+    auto self = std::make_shared<BusClient>(std::move(*this));
+    std::thread([self, over, timeout] { *over = self->close(timeout); }).detach();
+    return BusParting([over] { return over->load(); });
+  }
+
+ private:
+  std::unique_ptr<bus::Embedded> embedded_;
+  std::unique_ptr<bus::Client> client_;
+};
+
+using Item = std::pair<std::string, std::string>;  // pair, name
+
+TensorList take_in_batch(const nb::list& tensors, const std::vector<Item>& items) {
+  return take_in(tensors, [&](std::size_t index) {
+    const std::string pair = index < items.size() ? items[index].first : "";
+    const std::string name = index < items.size() ? items[index].second : "";
+    return (name.empty() ? "tensor " + std::to_string(index) : "tensor \"" + name + "\"") +
+           " (pair \"" + pair + "\")";
+  });
+}
+
+bus::Verify parse_verify(const std::string& verify) {
+  if (verify == "off") return bus::Verify::off;
+  if (verify == "sample") return bus::Verify::sample;
+  if (verify == "full") return bus::Verify::full;
+  throw Error(Code::invalid_argument,
+              "verify is \"off\", \"sample\" or \"full\", not \"" + verify + "\"");
+}
+
+std::uint64_t register_tensors(BusClient& client, const std::string& batch, const nb::list& tensors,
+                               const std::vector<Item>& items,
+                               const std::vector<std::optional<Shape>>& global_shapes,
+                               std::optional<std::int64_t> chunk_bytes,
+                               std::optional<std::string> role, const std::string& verify,
+                               Timeout timeout) {
+  const TensorList taken = take_in_batch(tensors, items);
+  std::vector<bus::BatchTensor> batch_tensors;
+  batch_tensors.reserve(taken.size());
+  for (std::size_t i = 0; i < taken.size(); ++i) {
+    batch_tensors.push_back({taken[i], items.at(i).first, items.at(i).second, global_shapes.at(i)});
+  }
+  bus::RegisterOptions options;
+  options.chunk_bytes = chunk_bytes;
+  options.role = std::move(role);
+  options.verify = parse_verify(verify);
+  const nb::gil_scoped_release release;
+  return client->register_tensors(batch, batch_tensors, options, deadline(timeout));
+}
+
+BusTransfer transfer(BusClient& client, const std::string& batch, bool send,
+                     const std::optional<std::string>& role, const nb::list& tensors, bool blocking,
+                     Timeout timeout) {
+  const TensorList taken =
+      take_in(tensors, [](std::size_t index) { return "tensor " + std::to_string(index); });
+  const std::vector<TensorView> views = views_of(taken);
+  const nb::gil_scoped_release release;
+  return BusTransfer(client->transfer(batch, send ? bus::Direction::send : bus::Direction::recv,
+                                      role, views, blocking, deadline(timeout)));
+}
+
+void init_pair(BusClient& client, std::string pair, std::string local, std::string remote,
+               std::int64_t world_size, std::optional<Shape> mesh,
+               std::vector<Placement> placements,
+               std::optional<std::vector<std::int64_t>> coordinate, bool blocking,
+               Timeout timeout) {
+  bus::InitPair command{std::move(pair), std::move(local), std::move(remote), world_size, {}};
+  if (mesh) command.layout = bus::SideLayout{*mesh, std::move(placements), std::move(coordinate)};
+  const nb::gil_scoped_release release;
+  client->init_pair(command, blocking, deadline(timeout));
+}
+
+nb::object look(BusClient& client, Timeout timeout) {
+  bus::QueueState state;
+  {
+    const nb::gil_scoped_release release;
+    state = client->queue(deadline(timeout));
+  }
+  if (!state.first) return nb::make_tuple(state.size, nb::none());
+  return nb::make_tuple(state.size, nb::make_tuple(state.first_type, state.first_context));
+}
+
+void bind_transfer(nb::module_& module) {
+  nb::class_<BusParting>(module, "BusParting").def("done", &BusParting::done);
+  nb::class_<BusTransfer>(module, "BusTransfer", "See tensorbus.client.Transfer.")
+      .def(
+          "done", [](BusTransfer& self) { return self.state().done(); }, Release())
+      .def(
+          "wait", [](BusTransfer& self, Timeout timeout) { self.state().wait(deadline(timeout)); },
+          nb::arg("timeout").none(), Release())
+      .def(
+          "result",
+          [](BusTransfer& self, Timeout timeout) {
+            bus::Outcome outcome;
+            {
+              const nb::gil_scoped_release release;
+              self.state().result(deadline(timeout));
+              outcome = self.state().wait(Deadline::never());
+            }
+            nb::dict paths;
+            for (const auto& [path, bytes] : outcome.bytes_by_path) {
+              paths[nb::str(path.c_str())] = nb::int_(bytes);
+            }
+            return nb::make_tuple(outcome.round, readers_of(outcome), paths);
+          },
+          nb::arg("timeout").none(),
+          nb::sig("def result(self, timeout: float | None) -> "
+                  "tuple[int, dict[int, str], dict[str, int]]"),
+          "(round, readers, bytes by path)")
+      .def(
+          "acquire",
+          [](BusTransfer& self, Timeout timeout) {
+            return self.state().acquire(deadline(timeout));
+          },
+          nb::arg("timeout").none(), Release(), "False if the time has passed.")
+      .def(
+          "release", [](BusTransfer& self) { self.state().release(); }, Release())
+      .def(
+          "unlink", [](BusTransfer& self) { self.state().unlink(); }, Release())
+      .def(
+          "value", [](BusTransfer& self) { return self.state().value(); }, Release())
+      .def(
+          "name",
+          [](BusTransfer& self, Timeout timeout) { return self.state().name(deadline(timeout)); },
+          nb::arg("timeout").none(), Release())
+      .def(
+          "cancel",
+          [](BusTransfer& self, const std::string& why) {
+            self.state().cancel({Code::cancelled, why});
+          },
+          nb::arg("why"), Release())
+      .def("progress",
+           [](BusTransfer& self) {
+             return std::pair(self.state().bytes_done(), self.state().bytes_total());
+           })
+      .def("fd", &BusTransfer::fd, "Readable when it is over.");
+}
+
+void bind_client(nb::module_& module) {
+  nb::class_<BusClient>(module, "BusClient", "See tensorbus.TensorBusClient.")
+      .def(nb::init<std::string, std::string, std::string, Rank, Timeout>(), nb::arg("queue_path"),
+           nb::arg("state_path"), nb::arg("namespace"), nb::arg("rank"), nb::arg("timeout").none(),
+           Release())
+      .def(nb::init<std::shared_ptr<Store>, Rank, std::string, Timeout>(), nb::arg("store"),
+           nb::arg("rank"), nb::arg("namespace"), nb::arg("timeout").none(), Release())
+      .def("init_pair", &init_pair, nb::arg("pair"), nb::arg("local"), nb::arg("remote"),
+           nb::arg("world_size"), nb::arg("mesh").none(), nb::arg("placements"),
+           nb::arg("coordinate").none(), nb::arg("blocking"), nb::arg("timeout").none())
+      .def("register_tensors", &register_tensors, nb::arg("batch"), nb::arg("tensors"),
+           nb::arg("items"), nb::arg("global_shapes"), nb::arg("chunk_bytes").none(),
+           nb::arg("role").none(), nb::arg("verify"), nb::arg("timeout").none(),
+           nb::sig("def register_tensors(self, batch: str, tensors: list[object], "
+                   "items: list[tuple[str, str]], "
+                   "global_shapes: list[collections.abc.Sequence[int] | None], "
+                   "chunk_bytes: int | None, role: str | None, verify: str, "
+                   "timeout: float | None) -> int"))
+      .def("transfer", &transfer, nb::arg("batch"), nb::arg("send"), nb::arg("role").none(),
+           nb::arg("tensors"), nb::arg("blocking"), nb::arg("timeout").none(),
+           nb::sig("def transfer(self, batch: str, send: bool, role: str | None, "
+                   "tensors: list[object], blocking: bool, timeout: float | None) -> BusTransfer"))
+      .def(
+          "query_signal",
+          [](BusClient& self, const std::string& batch, bool wait,
+             std::optional<std::int64_t> round, std::optional<std::string> role, Timeout timeout) {
+            return self->query_signal({batch, wait, round, std::move(role)}, deadline(timeout));
+          },
+          nb::arg("batch"), nb::arg("wait"), nb::arg("round").none(), nb::arg("role").none(),
+          nb::arg("timeout").none(), Release())
+      .def(
+          "close_batch",
+          [](BusClient& self, const std::string& batch, std::uint64_t registration,
+             Timeout timeout) { self->close_batch(batch, registration, true, deadline(timeout)); },
+          nb::arg("batch"), nb::arg("registration"), nb::arg("timeout").none(), Release())
+      .def(
+          "drop_batch",
+          [](BusClient& self, const std::string& batch, std::uint64_t registration) {
+            const std::shared_ptr<bus::Pending> pending = self->drop_batch(batch, registration);
+            return BusParting([pending] { return pending == nullptr || pending->done(); });
+          },
+          nb::arg("batch"), nb::arg("registration"), Release())
+      .def(
+          "registration_of",
+          [](BusClient& self, const std::string& batch, const std::optional<std::string>& role) {
+            return self->registration_of(batch, role);
+          },
+          nb::arg("batch"), nb::arg("role").none() = nb::none(), "0 if there is none.")
+      .def("queue", &look, nb::arg("timeout").none(),
+           nb::sig("def queue(self, timeout: float | None) -> "
+                   "tuple[int, tuple[str, str] | None]"),
+           "(size, (type, context) of the first)")
+      .def_prop_ro("agent_pid", [](BusClient& self) { return self->agent_pid(); })
+      .def("abandon", &BusClient::abandon, nb::arg("timeout").none(),
+           "Closes it on another thread.")
+      .def("close", &BusClient::close, nb::arg("timeout").none(), Release());
+}
+
+void bind_agent(nb::module_& module) {
+  nb::class_<bus::Daemon>(module, "BusAgent", "See tensorbus.agent.TensorBusAgent.")
+      .def(
+          "__init__",
+          [](bus::Daemon* self, std::shared_ptr<Store> store, Rank rank, std::string space,
+             std::string queue_path, std::string state_path, std::string bind, Timeout timeout) {
+            bus::DaemonOptions options;
+            options.rank = rank;
+            options.space = std::move(space);
+            options.queue_path = std::move(queue_path);
+            options.state_path = std::move(state_path);
+            options.bind = std::move(bind);
+            new (self) bus::Daemon(std::move(store), std::move(options), deadline(timeout));
+          },
+          nb::arg("store"), nb::arg("rank"), nb::arg("namespace"), nb::arg("queue_path"),
+          nb::arg("state_path"), nb::arg("bind"), nb::arg("timeout").none(), Release())
+      .def("run", &bus::Daemon::run, Release(), "Until stop() or Ctrl-C.")
+      .def("step", &bus::Daemon::step, Release())
+      .def("stop", &bus::Daemon::stop)
+      .def("close", &bus::Daemon::close, nb::arg("destroy"), Release());
+}
+
+}  // namespace
+
+void bind_bus(nb::module_& module) {
+  bind_transfer(module);
+  bind_client(module);
+  bind_agent(module);
+  module.def("semaphore_name", &bus::semaphore_name, nb::arg("command_type"),
+             nb::arg("context_id"));
+  module.def(
+      "allow_ptrace",
+      [](std::int64_t pid) {
+        return pid < 0 ? os::allow_all_into_memory()
+                       : os::allow_into_memory(static_cast<pid_t>(pid));
+      },
+      nb::arg("pid"), "Lets a process (-1: any) read our memory, where Yama asks; False without.");
+}
+
+}  // namespace tensorbus::python

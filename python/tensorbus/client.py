@@ -1,0 +1,391 @@
+"""A worker's side of the bus: pairs, batches and transfers, through the agent of its rank."""
+
+from __future__ import annotations
+
+import atexit
+import logging
+import weakref
+from collections.abc import Sequence
+from typing import Any, Literal
+
+from tensorbus import _core
+from tensorbus.command_queue import CommandQueue
+from tensorbus.dtensor import check_layout, local_part
+from tensorbus.kvstore import CoreStore, KVStore, connect
+from tensorbus.layout import coordinate_of, mesh_of, placement_of
+from tensorbus.parting import keep_until
+from tensorbus.paths import command_queue_path, state_path
+from tensorbus.transfer import Transfer
+
+__all__ = ["BatchHandler", "TensorBusClient", "generate_semaphore_name", "logger"]
+
+logger = logging.getLogger("tensorbus")
+
+TransferType = Literal["send", "recv"]
+# How long close() waits for the agent to let go of tensors.
+_CLOSING_TIME = 2.0
+_open: weakref.WeakSet[TensorBusClient] = weakref.WeakSet()
+
+
+def generate_semaphore_name(command_type: str, context_id: str) -> str:
+    """A new name ``/command_<type>_<context>_<pid>_<unique>`` of at most 250 bytes."""
+    return _core.semaphore_name(command_type, context_id)
+
+
+class TensorBusClient:
+    """Connects a worker to the agent of rank ``agent_rank``.
+
+    The agent is found by its files: ``lmdb_command_queue_path`` and ``agent_state_lmdb_path``, else
+    ``TENSOR_BUS_COMMAND_QUEUE_PATH`` and ``TENSOR_BUS_STATE_PATH``, else
+    ``/tmp/agent_rank{N}_command.lmdb`` and ``/tmp/agent_rank{N}_state.lmdb``. ``namespace`` must be
+    the agent's (default: ``TENSORBUS_NAMESPACE``, else ``"default"``). Raises ``ConnectionError``
+    if no such agent answers within ``connection_timeout``.
+
+    All methods are thread safe, release the GIL and obey Ctrl-C. A ``timeout`` of ``None`` is for
+    ever. Errors are those of the agent, with its message: ``ValueError``, ``TimeoutError``,
+    ``ConnectionError``, ``tensorbus.PeerLostError``, ``RuntimeError``.
+    """
+
+    def __init__(
+        self,
+        agent_rank: int,
+        lmdb_command_queue_path: str | None = None,
+        agent_state_lmdb_path: str | None = None,
+        connection_timeout: float = 30.0,
+        *,
+        namespace: str | None = None,
+    ) -> None:
+        if agent_rank < 0:
+            raise ValueError(f"agent_rank is {agent_rank}; ranks are 0 or more")
+        queue = command_queue_path(agent_rank, lmdb_command_queue_path)
+        state = state_path(agent_rank, agent_state_lmdb_path)
+        space = namespace or _core.variable("TENSORBUS_NAMESPACE") or "default"
+        core = _core.BusClient(queue, state, space, agent_rank, connection_timeout)
+        self._set_up(core, agent_rank, state)
+
+    @classmethod
+    def embedded(
+        cls,
+        store: str | KVStore,
+        rank: int,
+        namespace: str = "default",
+        *,
+        connection_timeout: float = 30.0,
+    ) -> TensorBusClient:
+        """A client with an agent of its own, on a thread of this process and without files.
+
+        ``store`` is a URL or a store of ``tensorbus.kvstore``; ``rank`` is unique among the agents
+        of the namespace.
+        """
+        if rank < 0:
+            raise ValueError(f"rank is {rank}; ranks are 0 or more")
+        own_store = None
+        if isinstance(store, str):
+            own_store = connect(store, timeout=connection_timeout, namespace=namespace)
+            store, namespace = own_store, own_store.namespace
+        if not isinstance(store, CoreStore):
+            raise ValueError(f"store is a URL or a store of tensorbus.kvstore, not {store!r:.100}")
+        client = cls.__new__(cls)
+        try:
+            core = _core.BusClient(store._core, rank, namespace, connection_timeout)
+        except BaseException:
+            if own_store is not None:
+                own_store.close()
+            raise
+        client._set_up(core, rank, None, own_store)
+        return client
+
+    def _set_up(
+        self,
+        core: _core.BusClient,
+        rank: int,
+        state: str | None,
+        own_store: CoreStore | None = None,
+    ) -> None:
+        self._core = core
+        self._own_store = own_store
+        self._closed = False
+        self._layouts: dict[str, tuple[list[int], list[Any]]] = {}
+        self._held: dict[int, tuple[str, list[Any]]] = {}  # by registration: batch, tensors
+        self._state: tuple[Any, Any] | None = None
+        self.agent_rank = rank
+        self.agent_state_lmdb_path = state
+        self.command_queue = CommandQueue(core)
+        _open.add(self)
+
+    @property
+    def state_env(self) -> Any:
+        """The agent's state as an ``lmdb.Environment``, read-only; None if it is embedded."""
+        return self._open_state()[0]
+
+    @property
+    def state_db(self) -> Any:
+        """The table of ``state_env`` that holds the state; None if it is embedded."""
+        return self._open_state()[1]
+
+    def _open_state(self) -> tuple[Any, Any]:
+        if self.agent_state_lmdb_path is None:
+            return None, None
+        if self._state is None:
+            try:
+                import lmdb
+            except ImportError:
+                raise RuntimeError(
+                    "looking into an agent's state needs the lmdb package: pip install lmdb"
+                ) from None
+            env = lmdb.open(self.agent_state_lmdb_path, subdir=False, readonly=True, lock=False)
+            self._state = env, env.open_db(create=False)
+        return self._state
+
+    def init_pair(
+        self,
+        pair_name: str,
+        local_name: str,
+        remote_name: str,
+        expected_world_size: int,
+        device_mesh: Any = None,
+        placements: Sequence[Any] | None = None,
+        blocking: bool = True,
+        timeout: float | None = 30.0,
+    ) -> None:
+        """Joins the side ``local_name`` of a pair and waits until both sides are complete.
+
+        ``expected_world_size`` is the number of ranks of this side. ``device_mesh`` is a torch
+        ``DeviceMesh`` (then each rank says where it is), a shape, or anything with ``.mesh.shape``
+        (then the ranks fill it in ascending order); ``placements`` are torch's or ours. Without
+        both, on both sides, ranks are joined one to one. With ``blocking=False`` the first later
+        call that names the pair waits for it.
+        """
+        self._check_open()
+        if (device_mesh is None) != (placements is None):
+            raise ValueError(f'pair "{pair_name}": give device_mesh and placements, or neither')
+        shape: list[int] | None = None
+        own: list[Any] = []
+        coordinate = None
+        if device_mesh is not None and placements is not None:
+            shape = mesh_of(device_mesh)[0]
+            own = [placement_of(placement) for placement in placements]
+            coordinate = coordinate_of(device_mesh)
+        self._core.init_pair(
+            pair_name, local_name, remote_name, expected_world_size, shape, own, coordinate,
+            blocking, timeout,
+        )  # fmt: skip
+        if shape is not None:
+            self._layouts[pair_name] = shape, own
+
+    def register_tensors(
+        self,
+        batch_id: str,
+        tensors: Sequence[tuple[Any, str] | tuple[Any, str, str]],
+        bucket_size: int | None = None,
+        timeout: float | None = 30.0,
+        *,
+        role: str | None = None,
+        verify: str = "off",
+    ) -> BatchHandler:
+        """Registers the local tensors of a batch, each on one pair, and waits for the other side.
+
+        Items are ``(tensor, pair)`` or ``(tensor, pair, name)``; of a pair all have a name or none.
+        Tensors are torch's (DTensors too), numpy's or anything with ``__dlpack__``, in CPU memory;
+        they are held until the batch is closed. ``role`` is the local name meant where this agent
+        has both sides of a pair. ``bucket_size`` bounds the bytes that are copied in one step.
+        """
+        self._check_open()
+        held, locals_, items = [], [], []
+        shapes: list[Sequence[int] | None] = []
+        for index, item in enumerate(tensors):
+            if not isinstance(item, tuple | list) or len(item) not in (2, 3):
+                raise ValueError(
+                    f"tensors[{index}] is {item!r:.100}, not (tensor, pair) or (tensor, pair, name)"
+                )
+            tensor, pair, *name = item
+            local, shape = local_part(tensor)
+            if shape is not None and pair in self._layouts:
+                check_layout(tensor, pair, *self._layouts[pair])
+            held.append(tensor)
+            locals_.append(local)
+            items.append((pair, name[0] if name else ""))
+            shapes.append(shape)
+        if not held:
+            raise ValueError(f'batch "{batch_id}" has no tensors')
+        registration = self._core.register_tensors(
+            batch_id, locals_, items, shapes, bucket_size, role, verify, timeout
+        )
+        self._held[registration] = batch_id, held
+        pairs = list(dict.fromkeys(pair for pair, _ in items))
+        return BatchHandler(self, batch_id, pairs, _registration=registration, _role=role)
+
+    def transfer(
+        self,
+        batch_id: str,
+        transfer_type: TransferType,
+        blocking: bool = False,
+        timeout: float | None = 30.0,
+        *,
+        role: str | None = None,
+    ) -> Transfer:
+        """Starts one round of a batch, or takes part in one, and returns its ``Transfer``.
+
+        A blocking call waits until the round is over and raises its error; past ``timeout`` it
+        cancels the round. Without ``blocking``, ``timeout`` bounds only how long the agent may take
+        to accept it.
+        """
+        self._check_open()
+        if transfer_type not in ("send", "recv"):
+            raise ValueError(f'transfer_type is "send" or "recv", not {transfer_type!r}')
+        _, held = self._held.get(self._core.registration_of(batch_id, role), ("", []))
+        now = [local_part(tensor)[0] for tensor in held]
+        return Transfer(
+            self._core.transfer(batch_id, transfer_type == "send", role, now, blocking, timeout)
+        )
+
+    def query_transfer_signal(
+        self,
+        batch_id: str,
+        blocking: bool = True,
+        timeout: float | None = 30.0,
+        *,
+        sync_round: int | None = None,
+        role: str | None = None,
+    ) -> bool:
+        """Whether the sender has published a round that this receiver has not read yet.
+
+        On the sending side: whether its own last round is published. ``sync_round`` asks about that
+        round. ``blocking=False`` answers at once from what the agent knows; a blocking call waits
+        for True and raises ``TimeoutError``.
+        """
+        self._check_open()
+        return self._core.query_signal(batch_id, blocking, sync_round, role, timeout)
+
+    def close(self) -> None:
+        """Cancels what runs and releases what is this client's. The agent serves the next one."""
+        if self._closed:
+            return
+        self._closed = True
+        if not self._core.close(_CLOSING_TIME):
+            logger.warning(
+                "agent %d does not answer and may still touch this client's tensors; their memory "
+                "is kept",
+                self.agent_rank,
+            )
+            keep_until(None, self._held)
+        self._held = {}
+        if self._own_store is not None:
+            self._own_store.close()
+        if self._state is not None:
+            self._state[0].close()
+            self._state = None
+
+    def _drop(self, registration: int) -> None:
+        """Closes a batch without waiting for anything."""
+        batch_id, held = self._held.pop(registration, ("", None))
+        if held is not None and not self._closed:
+            keep_until(self._core.drop_batch(batch_id, registration), held)
+
+    def _check_open(self) -> None:
+        if self._closed:
+            raise RuntimeError("this client is closed")
+
+    def __enter__(self) -> TensorBusClient:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    def __del__(self) -> None:
+        if getattr(self, "_closed", True):
+            return
+        self._closed = True
+        keep_until(self._core.abandon(_CLOSING_TIME), (self._held, self._own_store))
+
+
+class BatchHandler:
+    """A registered batch. Dropping it closes the registration that it came from, and no other."""
+
+    def __init__(
+        self,
+        client: TensorBusClient,
+        batch_id: str,
+        pair_names: Sequence[str],
+        *,
+        _registration: int | None = None,
+        _role: str | None = None,
+    ) -> None:
+        self._client = weakref.ref(client)
+        self._role = _role
+        self._registration = _registration  # None if built by hand: then it owns nothing
+        self._closed = False
+        self.batch_id = batch_id
+        self.pair_names = list(pair_names)
+
+    @property
+    def client(self) -> TensorBusClient:
+        client = self._client()
+        if client is None:
+            raise RuntimeError(f'the client of batch "{self.batch_id}" is gone')
+        return client
+
+    def transfer(
+        self,
+        transfer_type: TransferType,
+        blocking: bool = False,
+        timeout: float | None = 30.0,
+        *,
+        role: str | None = None,
+    ) -> Transfer:
+        """As ``TensorBusClient.transfer``, for this batch."""
+        return self._open_client().transfer(
+            self.batch_id, transfer_type, blocking, timeout, role=role or self._role
+        )
+
+    def query_transfer_signal(
+        self,
+        blocking: bool = True,
+        timeout: float | None = 30.0,
+        *,
+        sync_round: int | None = None,
+        role: str | None = None,
+    ) -> bool:
+        """As ``TensorBusClient.query_transfer_signal``, for this batch."""
+        return self._open_client().query_transfer_signal(
+            self.batch_id, blocking, timeout, sync_round=sync_round, role=role or self._role
+        )
+
+    def close(self, blocking: bool = True, timeout: float | None = 30.0) -> None:
+        """Frees the batch at the agent. The handler cannot be used any more."""
+        client = self._client()
+        if self._closed or client is None or client._closed:
+            self._closed = True
+            return
+        self._closed = True
+        registration = self._registration or client._core.registration_of(self.batch_id, self._role)
+        if not blocking:
+            client._drop(registration)
+            return
+        client._core.close_batch(self.batch_id, registration, timeout)
+        client._held.pop(registration, None)
+
+    def _open_client(self) -> TensorBusClient:
+        if self._closed:
+            raise RuntimeError(f'the handler of batch "{self.batch_id}" is closed')
+        return self.client
+
+    def __enter__(self) -> BatchHandler:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    def __del__(self) -> None:
+        if getattr(self, "_closed", True) or self._registration is None:
+            return
+        client = self._client()
+        if client is not None:
+            client._drop(self._registration)
+
+
+@atexit.register
+def _close_all() -> None:
+    """Before the interpreter takes the tensors away."""
+    for client in list(_open):
+        client.close()

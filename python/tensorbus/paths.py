@@ -1,0 +1,19 @@
+"""Where the files of an agent are."""
+
+from tensorbus import _core
+
+
+def command_queue_path(rank: int, given: str | None) -> str:
+    default = f"/tmp/agent_rank{rank}_command.lmdb"
+    return _path("lmdb_command_queue_path", given, "TENSOR_BUS_COMMAND_QUEUE_PATH", default)
+
+
+def state_path(rank: int, given: str | None) -> str:
+    default = f"/tmp/agent_rank{rank}_state.lmdb"
+    return _path("agent_state_lmdb_path", given, "TENSOR_BUS_STATE_PATH", default)
+
+
+def _path(argument: str, given: str | None, variable: str, default: str) -> str:
+    if given == "":
+        raise ValueError(f"{argument} is empty; give a path, or None for the default")
+    return given or _core.variable(variable) or default
