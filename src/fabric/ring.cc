@@ -3,18 +3,26 @@
 #include <algorithm>
 #include <cstring>
 
+#include "base/prefetch.h"
 #include "tensorbus/status.h"
 
 namespace tensorbus::fabric {
 namespace {
 
-// Length and kind, then the body; the next message starts at a multiple of 8.
-struct Prefix {
-  std::uint32_t bytes;
-  std::uint32_t kind;
-};
+constexpr std::uint64_t line = 64;
+// What is asked for ahead: about a message.
+constexpr std::uint64_t lines_ahead = 3;
 
-constexpr std::uint64_t padded(std::uint64_t bytes) { return (bytes + 7) / 8 * 8; }
+// The first word of a message: its kind, from 1, and its length. Zero: not there yet.
+using First = std::atomic<std::uint64_t>;
+constexpr std::uint64_t first_word(std::uint8_t kind, std::size_t bytes) {
+  return (std::uint64_t{kind} + 1) << 32 | bytes;
+}
+
+// With its first word; the next message starts on a line.
+constexpr std::uint64_t room_for(std::uint64_t bytes) {
+  return (sizeof(First) + bytes + line - 1) / line * line;
+}
 
 [[noreturn]] void broken(const char* what) {
   throw Error(Code::failed, std::string("the other side broke its message ring: ") + what);
@@ -28,27 +36,36 @@ RingProducer::RingProducer(std::byte* memory, std::size_t capacity) noexcept
       capacity_(capacity) {}
 
 bool RingProducer::push(std::uint8_t kind, std::span<const std::byte> body) {
-  const std::uint64_t needed = sizeof(Prefix) + padded(body.size());
-  if (needed > capacity_) throw Error(Code::invalid_argument, "a message is larger than its ring");
-  const auto room = [&] {
-    const std::uint64_t used = written_ - header_.taken.load(std::memory_order_acquire);
-    if (used > capacity_) broken("it took what was not written");
-    return capacity_ - used;
+  const std::uint64_t needed = room_for(body.size());
+  // A line stays free: the one that says that there is no further message.
+  if (needed + line > capacity_) {
+    throw Error(Code::invalid_argument, "a message is larger than its ring");
+  }
+  const auto fits = [&] { return capacity_ - (written_ - taken_) >= needed + line; };
+  const auto look = [&] {
+    taken_ = header_.taken.load(std::memory_order_acquire);
+    if (written_ - taken_ > capacity_) broken("it took what was not written");
+    return fits();
   };
-  if (room() < needed) {
+  if (!fits() && !look()) {
     header_.producer_waits.store(1, std::memory_order_relaxed);
     std::atomic_thread_fence(std::memory_order_seq_cst);
-    if (room() < needed) return false;
+    if (!look()) return false;
   }
-  const Prefix prefix{static_cast<std::uint32_t>(body.size()), kind};
-  // Prefixes are aligned to their size, so that they never wrap.
-  std::memcpy(data_ + (written_ & (capacity_ - 1)), &prefix, sizeof prefix);
-  const std::uint64_t at = (written_ + sizeof prefix) & (capacity_ - 1);
+  const std::uint64_t at = (written_ + sizeof(First)) & (capacity_ - 1);
   const std::uint64_t straight = std::min<std::uint64_t>(body.size(), capacity_ - at);
   if (straight > 0) std::memcpy(data_ + at, body.data(), straight);
   if (straight < body.size()) std::memcpy(data_, body.data() + straight, body.size() - straight);
+  const auto first_at = [this](std::uint64_t place) -> First& {
+    return *reinterpret_cast<First*>(data_ + (place & (capacity_ - 1)));
+  };
+  first_at(written_ + needed).store(0, std::memory_order_relaxed);
+  first_at(written_).store(first_word(kind, body.size()), std::memory_order_release);
   written_ += needed;
-  header_.written.store(written_, std::memory_order_release);
+  // The consumer had the next lines a round ago: they come over while nobody waits for them.
+  for (std::uint64_t i = 1; i <= lines_ahead; ++i) {
+    prefetch_to_write(data_ + ((written_ + i * line) & (capacity_ - 1)));
+  }
   return true;
 }
 
@@ -64,24 +81,29 @@ RingConsumer::RingConsumer(std::byte* memory, std::size_t capacity) noexcept
       data_(memory + sizeof(RingHeader)),
       capacity_(capacity) {}
 
-bool RingConsumer::empty() const noexcept {
-  return header_.written.load(std::memory_order_acquire) == taken_;
+std::uint64_t RingConsumer::first() const noexcept {
+  return reinterpret_cast<const First*>(data_ + (taken_ & (capacity_ - 1)))
+      ->load(std::memory_order_acquire);
 }
 
+bool RingConsumer::empty() const noexcept { return first() == 0; }
+
 bool RingConsumer::pop(RingMessage& message) {
-  const std::uint64_t filled = header_.written.load(std::memory_order_acquire) - taken_;
-  if (filled == 0) return false;
-  if (filled > capacity_ || filled % 8 != 0) broken("it wrote more than there is room for");
-  Prefix prefix;
-  std::memcpy(&prefix, data_ + (taken_ & (capacity_ - 1)), sizeof prefix);
-  const std::uint64_t needed = sizeof prefix + padded(prefix.bytes);
-  if (needed > filled || prefix.kind > UINT8_MAX) broken("a message has an impossible length");
-  message.kind = static_cast<std::uint8_t>(prefix.kind);
-  message.body.resize(prefix.bytes);
-  const std::uint64_t at = (taken_ + sizeof prefix) & (capacity_ - 1);
-  const std::uint64_t straight = std::min<std::uint64_t>(prefix.bytes, capacity_ - at);
+  const std::uint64_t word = first();
+  if (word == 0) return false;
+  const std::uint64_t bytes = word & UINT32_MAX;
+  const std::uint64_t kind = (word >> 32) - 1;
+  const std::uint64_t needed = room_for(bytes);
+  if (needed + line > capacity_ || kind > UINT8_MAX) broken("a message that cannot be");
+  for (std::uint64_t next = line; next < needed && next < 4 * line; next += line) {
+    prefetch_to_read(data_ + ((taken_ + next) & (capacity_ - 1)));
+  }
+  message.kind = static_cast<std::uint8_t>(kind);
+  message.body.resize(bytes);
+  const std::uint64_t at = (taken_ + sizeof(First)) & (capacity_ - 1);
+  const std::uint64_t straight = std::min<std::uint64_t>(bytes, capacity_ - at);
   std::memcpy(message.body.data(), data_ + at, straight);
-  std::memcpy(message.body.data() + straight, data_, prefix.bytes - straight);
+  std::memcpy(message.body.data() + straight, data_, bytes - straight);
   taken_ += needed;
   header_.taken.store(taken_, std::memory_order_release);
   return true;

@@ -1,8 +1,11 @@
 // Messages from one process to another through shared memory: one producer, one consumer.
 //
-// Each end keeps its own index and only looks at the other's, so whatever the other process writes
-// into the memory, indices stay inside it; a message is copied out before anybody looks at it. What
-// cannot be (an index from nowhere, a length that does not fit) is Error(failed), for good.
+// A message starts on a cache line with a word that says that it is there, and how long it is: one
+// line that goes from core to core brings a short message and the news of it.
+//
+// Each end keeps its own index, so whatever the other process writes into the memory, indices stay
+// inside it; a message is copied out before anybody looks at it. What cannot be (an index from
+// nowhere, a length that does not fit) is Error(failed), for good.
 #pragma once
 
 #include <atomic>
@@ -13,12 +16,12 @@
 
 namespace tensorbus::fabric {
 
-// What both ends see; all zero is empty. On lines of their own: each side writes one index.
+// What both ends see; all zero is empty. The flags, which the other side looks at with every
+// message, are hardly ever written, so they have lines of their own.
 struct RingHeader {
-  alignas(64) std::atomic<std::uint64_t> written;  // by the producer
-  std::atomic<std::uint32_t> producer_waits;       // for room
-  alignas(64) std::atomic<std::uint64_t> taken;    // by the consumer
-  std::atomic<std::uint32_t> consumer_sleeps;
+  alignas(64) std::atomic<std::uint64_t> taken;           // bytes, by the consumer
+  alignas(64) std::atomic<std::uint32_t> producer_waits;  // for room
+  alignas(64) std::atomic<std::uint32_t> consumer_sleeps;
 };
 
 // Memory of a ring with room for `capacity` bytes, a power of two.
@@ -39,6 +42,7 @@ class RingProducer {
   std::byte* data_;
   std::uint64_t capacity_;
   std::uint64_t written_ = 0;
+  std::uint64_t taken_ = 0;  // when last looked at: there is at least that much room
 };
 
 struct RingMessage {
@@ -60,6 +64,8 @@ class RingConsumer {
   void awake() noexcept { header_.consumer_sleeps.store(0, std::memory_order_relaxed); }
 
  private:
+  std::uint64_t first() const noexcept;
+
   RingHeader& header_;
   const std::byte* data_;
   std::uint64_t capacity_;
