@@ -35,6 +35,7 @@ PUBLIC_HEADERS = {
     "tensor.h": "tensor",
     "plan.h": "plan",
     "endpoint.h": "fabric",
+    "push_pull.h": "push_pull",
     "secret.h": "store",
 }
 # Client and agent may run in two processes: what they share is the channel.

@@ -1,5 +1,6 @@
 #include "os/tcp.h"
 
+#include <ifaddrs.h>
 #include <netdb.h>
 #include <netinet/in.h>
 #include <netinet/tcp.h>
@@ -42,6 +43,15 @@ Fd new_socket(int family) {
   Fd socket(::socket(family, SOCK_STREAM | SOCK_NONBLOCK | SOCK_CLOEXEC, IPPROTO_TCP));
   if (!socket) throw_errno("socket");
   return socket;
+}
+
+std::string numeric(const sockaddr& address, socklen_t size) {
+  std::array<char, NI_MAXHOST> text{};
+  const int failure =
+      ::getnameinfo(&address, size, text.data(), text.size(), nullptr, 0, NI_NUMERICHOST);
+  if (failure != 0)
+    throw Error(Code::failed, std::string("getnameinfo: ") + ::gai_strerror(failure));
+  return text.data();
 }
 
 // 0, or the errno of the failure.
@@ -125,6 +135,34 @@ std::uint16_t local_port(const Fd& socket) {
   return address.ss_family == AF_INET6
              ? ntohs(reinterpret_cast<const sockaddr_in6&>(address).sin6_port)
              : ntohs(reinterpret_cast<const sockaddr_in&>(address).sin_port);
+}
+
+std::string address_towards(const std::string& host, std::uint16_t port) {
+  const Addresses addresses = resolve(host, port, AI_NUMERICHOST);
+  const Fd socket(::socket(addresses->ai_family, SOCK_DGRAM | SOCK_CLOEXEC, IPPROTO_UDP));
+  if (!socket) throw_errno("socket");
+  sockaddr_storage own{};
+  socklen_t size = sizeof own;
+  if (::connect(socket.get(), addresses->ai_addr, addresses->ai_addrlen) != 0 ||
+      ::getsockname(socket.get(), reinterpret_cast<sockaddr*>(&own), &size) != 0) {
+    throw Error(Code::unreachable,
+                errno_message("no way leads to " + host_port(host, port), errno));
+  }
+  return numeric(reinterpret_cast<const sockaddr&>(own), size);
+}
+
+std::string address_of_device(const std::string& device) {
+  ifaddrs* list = nullptr;
+  if (::getifaddrs(&list) != 0) throw_errno("getifaddrs");
+  const std::unique_ptr<ifaddrs, decltype(&::freeifaddrs)> owner(list, &::freeifaddrs);
+  for (const ifaddrs* entry = list; entry != nullptr; entry = entry->ifa_next) {
+    if (entry->ifa_addr == nullptr || device != entry->ifa_name) continue;
+    const int family = entry->ifa_addr->sa_family;
+    if (family != AF_INET && family != AF_INET6) continue;
+    return numeric(*entry->ifa_addr,
+                   family == AF_INET ? sizeof(sockaddr_in) : sizeof(sockaddr_in6));
+  }
+  throw Error(Code::invalid_argument, "no network device \"" + device + "\" with an address");
 }
 
 Fd connect_tcp(const std::string& host, std::uint16_t port, Deadline deadline,

@@ -20,6 +20,12 @@ std::uint16_t local_port(const Fd& socket);
 // Where this process listens for TCP connections, as host_port() writes it.
 std::vector<std::string> listening_addresses();
 
+// The address of ours that packets to this one carry. Sends nothing.
+std::string address_towards(const std::string& host, std::uint16_t port);
+
+// The first address of a network device. Error(invalid_argument) if there is none.
+std::string address_of_device(const std::string& device);
+
 // No delay for small messages; a peer whose machine vanished is noticed within seconds.
 void tune_stream(const Fd& socket);
 

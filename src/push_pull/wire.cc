@@ -1,0 +1,42 @@
+#include "push_pull/wire.h"
+
+#include <algorithm>
+
+namespace tensorbus::push_pull::wire {
+
+Kind take_kind(Decoder& from) {
+  const auto kind = from.integer<std::uint8_t>();
+  if (kind < static_cast<std::uint8_t>(Kind::request) ||
+      kind > static_cast<std::uint8_t>(Kind::part)) {
+    throw Error(Code::failed, "a message of unknown kind");
+  }
+  return static_cast<Kind>(kind);
+}
+
+Code checked_code(std::uint64_t code) {
+  if (code > static_cast<std::uint64_t>(Code::withdrawn)) return Code::failed;
+  return static_cast<Code>(code);
+}
+
+Dtype checked_dtype(std::uint16_t dtype) {
+  if (dtype >= all_dtypes().size()) throw Error(Code::failed, "a tensor of unknown type");
+  return static_cast<Dtype>(dtype);
+}
+
+std::uint64_t checked_bytes(Dtype dtype, std::span<const std::int64_t> shape) {
+  if (std::ranges::any_of(shape, [](std::int64_t extent) { return extent < 0; })) {
+    throw Error(Code::failed, "a tensor with a negative extent");
+  }
+  std::uint64_t bytes = item_bytes(dtype);
+  for (const std::int64_t extent : shape) {
+    if (__builtin_mul_overflow(bytes, static_cast<std::uint64_t>(extent), &bytes) ||
+        bytes > std::uint64_t{1} << 62) {
+      // An extent of 0 further on makes it empty all the same.
+      if (std::ranges::find(shape, 0) != shape.end()) return 0;
+      throw Error(Code::failed, "a tensor larger than any memory");
+    }
+  }
+  return bytes;
+}
+
+}  // namespace tensorbus::push_pull::wire
