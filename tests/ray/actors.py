@@ -80,6 +80,9 @@ class Base:
     def stats(self) -> dict[str, Any]:
         return tensorbus.ray.stats()
 
+    def agent_rank(self) -> int:
+        return tensorbus.ray.client().agent_rank
+
     def descriptors(self) -> int:
         return len(os.listdir("/proc/self/fd"))
 

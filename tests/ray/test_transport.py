@@ -10,6 +10,7 @@ import tensorbus.ray
 import torch
 from actors import describe
 from conftest import elsewhere, eventually
+from tensorbus.kvstore import StoreServer
 
 pytestmark = [
     pytest.mark.timeout(120),
@@ -223,6 +224,23 @@ def test_numpy_is_asked_for(start_worker):
     assert ray.get(worker.describe.remote(ref)) == describe(value)
     refs = ray.get(worker.put.remote("[np.arange(5), np.ones((2, 2))]", "TENSORBUS_NUMPY"))
     assert [array.tolist() for array in ray.get(refs[0])] == [[0, 1, 2, 3, 4], [[1, 1], [1, 1]]]
+
+
+@pytest.mark.proves("R13")
+@pytest.mark.skipif(elsewhere(), reason="agents of one host")
+def test_actors_get_agents_and_lose_them(source, sink, other_sink):
+    with tensorbus.ray.agents([source, sink]):
+        assert ray.get([source.agent_rank.remote(), sink.agent_rank.remote()]) == [0, 1]
+        with pytest.raises(RuntimeError, match="has an agent already"):
+            tensorbus.ray.agents([other_sink, sink])
+        # Whoever joined the group that failed has left it; the others are where they were.
+        assert ray.get(sink.agent_rank.remote()) == 1
+        with pytest.raises(RuntimeError, match="has no agent"):
+            ray.get(other_sink.agent_rank.remote())
+    with pytest.raises(RuntimeError, match="has no agent"):
+        ray.get(sink.agent_rank.remote())
+    with StoreServer(port=0) as server, tensorbus.ray.agents([sink], store=server.url):
+        assert ray.get(sink.agent_rank.remote()) == 0
 
 
 @pytest.mark.proves("R9")
