@@ -14,6 +14,7 @@
 #include "bus/loan.h"
 #include "bus/socket_connection.h"
 #include "intake.h"
+#include "os/fork.h"
 #include "os/poll.h"
 #include "os/process.h"
 #include "pooled.h"
@@ -32,22 +33,50 @@ nb::dict readers_of(const bus::Outcome& outcome) {
   return readers;
 }
 
+// What belongs to the process that made it: a forked child neither uses nor ends it.
+template <typename T>
+class Owned {
+ public:
+  explicit Owned(std::unique_ptr<T> value) : value_(std::move(value)) {}
+  Owned() = default;
+  Owned(Owned&&) = default;
+  Owned& operator=(Owned&&) = default;
+  ~Owned() {
+    if (!here()) static_cast<void>(value_.release());
+  }
+
+  bool here() const { return os::fork_generation() == made_in_; }
+  void reset() { value_.reset(); }
+  explicit operator bool() const { return value_ != nullptr; }
+  // Error(failed) in a child.
+  T& operator*() const {
+    os::check_not_forked(made_in_, "client or agent");
+    return *value_;
+  }
+  T* operator->() const { return &**this; }
+
+ private:
+  std::unique_ptr<T> value_;
+  unsigned made_in_ = os::fork_generation();
+};
+
 // A transfer with a descriptor that becomes readable when it is over.
 class BusTransfer {
  public:
-  explicit BusTransfer(std::shared_ptr<TransferState> state) : state_(std::move(state)) {}
+  explicit BusTransfer(std::shared_ptr<TransferState> state)
+      : state_(std::make_unique<std::shared_ptr<TransferState>>(std::move(state))) {}
 
-  TransferState& state() const { return *state_; }
+  TransferState& state() const { return **state_; }
   int fd() {
     if (event_ == nullptr) {
       event_ = std::make_shared<os::EventFd>();
-      state_->on_done([event = event_] { event->signal(); });
+      state().on_done([event = event_] { event->signal(); });
     }
     return event_->get();
   }
 
  private:
-  std::shared_ptr<TransferState> state_;
+  Owned<std::shared_ptr<TransferState>> state_;
   std::shared_ptr<os::EventFd> event_;
 };
 
@@ -75,24 +104,24 @@ class BusClient {
       const std::shared_ptr<fabric::Pool> pool = process_pool();
       return bus::offer(loan, *pool, *pool);
     };
-    client_ = std::make_unique<bus::Client>(
-        bus::connect_to_agent(std::move(options), deadline(timeout)), process_pool());
+    client_ = Owned(std::make_unique<bus::Client>(
+        bus::connect_to_agent(std::move(options), deadline(timeout)), process_pool()));
   }
 
   BusClient(std::shared_ptr<Store> store, Rank rank, std::string space, Timeout timeout) {
-    embedded_ = std::make_unique<bus::Embedded>(
+    embedded_ = Owned(std::make_unique<bus::Embedded>(
         std::move(store), bus::EmbeddedOptions{rank, std::move(space), process_pool()},
-        deadline(timeout));
-    client_ = std::make_unique<bus::Client>(embedded_->connect(), embedded_->pool());
+        deadline(timeout)));
+    client_ = Owned(std::make_unique<bus::Client>(embedded_->connect(), embedded_->pool()));
   }
 
-  bus::Client& operator*() const { return *client_; }
-  bus::Client* operator->() const { return client_.get(); }
+  bus::Client* operator->() const { return &*client_; }
 
   // An embedded agent goes with its client.
   bool close(Timeout timeout) {
+    if (!client_.here()) return true;
     const bool released = client_->close(deadline(timeout));
-    if (embedded_ == nullptr) return released;
+    if (!embedded_) return released;
     embedded_.reset();
     return true;
   }
@@ -100,6 +129,7 @@ class BusClient {
   // The same on a thread of its own. Its memory must stay until the result is done: never, if the
   // agent does not let go.
   BusParting abandon(Timeout timeout) {
+    if (!client_.here()) return BusParting([] { return true; });
     auto over = std::make_shared<std::atomic<bool>>(false);
     auto self = std::make_shared<BusClient>(std::move(*this));
     std::thread([self, over, timeout] { *over = self->close(timeout); }).detach();
@@ -107,8 +137,8 @@ class BusClient {
   }
 
  private:
-  std::unique_ptr<bus::Embedded> embedded_;
-  std::unique_ptr<bus::Client> client_;
+  Owned<bus::Embedded> embedded_;
+  Owned<bus::Client> client_;
 };
 
 using Item = std::pair<std::string, std::string>;  // pair, name
@@ -297,10 +327,11 @@ void bind_client(nb::module_& module) {
 }
 
 void bind_agent(nb::module_& module) {
-  nb::class_<bus::Daemon>(module, "BusAgent", "See tensorbus.agent.TensorBusAgent.")
+  using Agent = Owned<bus::Daemon>;
+  nb::class_<Agent>(module, "BusAgent", "See tensorbus.agent.TensorBusAgent.")
       .def(
           "__init__",
-          [](bus::Daemon* self, std::shared_ptr<Store> store, Rank rank, std::string space,
+          [](Agent* self, std::shared_ptr<Store> store, Rank rank, std::string space,
              std::string queue_path, std::string state_path, std::string bind, Timeout timeout) {
             bus::DaemonOptions options;
             options.rank = rank;
@@ -308,14 +339,19 @@ void bind_agent(nb::module_& module) {
             options.queue_path = std::move(queue_path);
             options.state_path = std::move(state_path);
             options.bind = std::move(bind);
-            new (self) bus::Daemon(std::move(store), std::move(options), deadline(timeout));
+            new (self) Agent(std::make_unique<bus::Daemon>(std::move(store), std::move(options),
+                                                           deadline(timeout)));
           },
           nb::arg("store"), nb::arg("rank"), nb::arg("namespace"), nb::arg("queue_path"),
           nb::arg("state_path"), nb::arg("bind"), nb::arg("timeout").none(), Release())
-      .def("run", &bus::Daemon::run, Release(), "Until stop() or Ctrl-C.")
-      .def("step", &bus::Daemon::step, Release())
-      .def("stop", &bus::Daemon::stop)
-      .def("close", &bus::Daemon::close, nb::arg("destroy"), Release());
+      .def(
+          "run", [](Agent& self) { self->run(); }, Release(), "Until stop() or Ctrl-C.")
+      .def(
+          "step", [](Agent& self) { self->step(); }, Release())
+      .def("stop", [](Agent& self) { self->stop(); })
+      .def(
+          "close", [](Agent& self, bool destroy) { self->close(destroy); }, nb::arg("destroy"),
+          Release());
 }
 
 }  // namespace

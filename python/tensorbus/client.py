@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import atexit
 import logging
+import os
 import weakref
 from collections.abc import Sequence
 from typing import Any, Literal
@@ -382,6 +383,10 @@ class BatchHandler:
         client = self._client()
         if client is not None:
             client._drop(self._registration)
+
+
+# A forked child closes nothing of its parent's.
+os.register_at_fork(after_in_child=_open.clear)
 
 
 @atexit.register

@@ -159,3 +159,47 @@ def test_parameters_of_a_module_go_by_name(bus: Bus):
     sending.result(20)
     for name in names:
         assert torch.equal(source.get_parameter(name), target.get_parameter(name))
+
+
+FORKING = """
+import gc, os, sys
+import numpy as np
+import tensorbus
+from tensorbus.kvstore import connect
+
+url, namespace = sys.argv[1:]
+a, b = (tensorbus.TensorBusClient.embedded(url, rank, namespace) for rank in (0, 1))
+a.init_pair("p", "a", "b", 1, blocking=False)
+b.init_pair("p", "b", "a", 1)
+from concurrent.futures import ThreadPoolExecutor
+sent, got = np.arange(5.0), np.zeros(5)
+with ThreadPoolExecutor(2) as pool:
+    send = pool.submit(a.register_tensors, "x", [(sent, "p")])
+    recv = b.register_tensors("x", [(got, "p")])
+    send = send.result()
+sending = send.transfer("send")
+name = sending.name
+child = os.fork()
+if child == 0:
+    for call in (lambda: send.transfer("send"), sending.done, lambda: a.command_queue.size()):
+        try:
+            call()
+            os._exit(1)
+        except RuntimeError as error:
+            assert "fork" in str(error), error
+    del a, b, send, recv, sending
+    gc.collect()
+    sys.exit(0)
+assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
+assert os.path.exists("/dev/shm/sem." + name[1:])
+recv.transfer("recv", blocking=True)
+assert sending.result(20).readers == {1: "read"}
+assert (got == sent).all()
+print("done")
+"""
+
+
+def test_a_forked_child_harms_nothing_of_its_parent(threads: Bus, start_python: Start):
+    worker = start_python(FORKING, threads.url, threads.namespace)
+    assert worker.line() == "done"
+    assert worker.wait() == 0, worker.errors
