@@ -90,7 +90,9 @@ void Agent::take(const ChannelEvent& event) {
       if (batch->cancel(cancelled->id, cancelled->reason)) return;
     }
   } else if (const auto* up = std::get_if<SessionUp>(&event)) {
+    const bool fresh = !sessions_.contains(up->session);
     incarnation(up->session);
+    if (fresh) restore(up->session);
   } else if (const auto* lost = std::get_if<SessionLost>(&event)) {
     end_session(lost->session, lost->reason.ok() ? Status{Code::cancelled, "the client was closed"}
                                                  : lost->reason);

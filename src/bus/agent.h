@@ -97,6 +97,8 @@ class Agent {
   void fail_pair(const End& end, const Status& why);
   void end_waiting(PairHere& here);
   void drop_pair(const End& end, std::uint64_t session);
+  // Publishes again what a client that is back had asked an earlier agent for.
+  void restore(std::uint64_t session);
   Batch& find_batch(const std::string& batch, const std::optional<std::string>& role);
   End local_end(const std::string& pair, const std::optional<std::string>& role) const;
 

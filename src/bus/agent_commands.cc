@@ -131,10 +131,32 @@ void Agent::end_waiting(PairHere& here) {
 void Agent::drop_pair(const End& end, std::uint64_t session) {
   const auto found = pairs_.find(end);
   if (found == pairs_.end() || found->second.sessions.erase(session) == 0) return;
-  parts_.state.erase(fmt::format("session/{}/{}", session, to_text(PairKey{end, context_.rank})));
+  // A client that outlives this agent asks the next one.
+  if (!closing_) {
+    parts_.state.erase(fmt::format("session/{}/{}", session, to_text(PairKey{end, context_.rank})));
+  }
   if (!found->second.sessions.empty()) return;
   parts_.directory.withdraw(to_text(PairKey{end, context_.rank}));
   pairs_.erase(found);
+}
+
+void Agent::restore(std::uint64_t session) {
+  for (const auto& [key, value] : parts_.state.scan(fmt::format("session/{}/", session))) {
+    try {
+      const Command command = decode_command(value);
+      const auto& pair = std::get<InitPair>(command);
+      PairHere& here = pairs_[{pair.pair, pair.local}];
+      here.sessions.insert(session);
+      if (here.session == session) continue;
+      here.pair = pair;
+      here.session = session;
+      here.attempt = parts_.random();
+      here.established = true;
+      publish(here, "");
+    } catch (const std::exception& error) {
+      log::warn("bus: rank {}: the state {} is ignored: {}", rank(), key, error.what());
+    }
+  }
 }
 
 End Agent::local_end(const std::string& pair, const std::optional<std::string>& role) const {

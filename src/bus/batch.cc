@@ -44,7 +44,8 @@ void Batch::answer(CommandId id, Status status) {
 
 void Batch::transfer(CommandId id, const Transfer& transfer, Deadline deadline) {
   const bool sends = transfer.direction == Direction::send;
-  if (registering_ || closing_) {
+  // A recv waits for a registration that is made again with a restarted agent.
+  if (closing_ || (registering_ && sends)) {
     return answer(id, {Code::invalid_argument,
                        fmt::format("batch \"{}\" is not registered yet", key_.batch)});
   }

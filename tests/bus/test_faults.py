@@ -56,7 +56,8 @@ class Round:
             outcome = self.workers[rank].outcome()
             assert "round" in outcome, outcome
             assert self.workers[rank].sees() == [value, value]
-        assert "round" in (sent := sender.outcome()), sent
+        sent = sender.outcome()
+        assert "round" in sent, sent
 
     def begin(self, moment: str, value: int) -> None:
         """Opens a round. "offered": the first receiver has not asked for it; "reading": it has, and
@@ -91,7 +92,8 @@ class Round:
         while not worker.has_outcome():
             self.run(value, others)
             assert time.monotonic() < end, "it has not come back"
-        assert "round" in (outcome := worker.outcome()), outcome
+        outcome = worker.outcome()
+        assert "round" in outcome, outcome
         assert worker.sees() == [value, value]
 
 
@@ -173,6 +175,11 @@ def test_a_killed_agent_of_the_sender(round_: Round, moment: str) -> None:
     assert clock.soon()
     second.outcome()
 
+    # The same client goes on with the next agent, which knows its pairs.
+    round_.bus.start_agent(SENDER)
+    assert sender.ask("register") == "registered"
+    round_.run(6)
+
 
 @MOMENTS
 @pytest.mark.proves("B3.3", "B3.8", "B3.17", "B5.18")
@@ -211,6 +218,20 @@ def test_a_killed_agent_of_a_receiver(round_: Round, moment: str) -> None:
         assert outcome["error"] == "ConnectionError", outcome
 
     round_.run(2, (SECOND,))
+    # Its client finds the next agent and passes the memory again, by itself.
+    round_.bus.start_agent(FIRST)
+    round_.run_until_back(FIRST, 3, (SECOND,))
+    round_.run(4)
+
+
+@pytest.mark.proves("B1.7", "B5.18")
+def test_an_agent_that_was_stopped_cleanly_comes_back_too(round_: Round) -> None:
+    agent = round_.bus.agents[FIRST]
+    agent.signal(signal.SIGTERM)
+    assert agent.wait() == 0, agent.errors
+    round_.run(2, (SECOND,))
+    round_.bus.start_agent(FIRST)
+    round_.run_until_back(FIRST, 3, (SECOND,))
 
 
 @MOMENTS
