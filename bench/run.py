@@ -33,6 +33,7 @@ PARTS: dict[str, list[list[Path | str]]] = {
     "plan": [program("plan_bench")],
     "copy": [program("copy_bench"), script("intake.py")],
     "fabric": [program("fabric_bench"), program("fabric_ucx_bench"), script("fabric_gloo.py")],
+    "ray": [script("ray_transport.py")],
 }
 
 

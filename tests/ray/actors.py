@@ -102,7 +102,7 @@ class Worker(Base):
         return value
 
 
-@ray.remote
+@ray.remote(enable_tensor_transport=True)
 class Plain(Base):
     """No method of it names a transport."""
 

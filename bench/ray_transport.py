@@ -1,0 +1,186 @@
+"""Tensors between Ray actors: ours, Ray's object store and Ray's gloo, in one run.
+
+"consume": an existing ref is passed to an actor's method; the floor is the same call with a tensor
+of no bytes. "pull": an actor gets a ref into tensors that it has, as weights are synchronised.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import shutil
+import tempfile
+import time
+from pathlib import Path
+from typing import Any
+
+os.environ.update(
+    RAY_AUTH_MODE="disabled",
+    RAY_worker_niceness="0",
+    RAY_USAGE_STATS_ENABLED="0",
+    PYTHONPATH=str(Path(__file__).parent),
+)
+
+import ray
+from ray_actors import Sink, Source
+from report import print_table, ratio, spread
+
+MIB = 1 << 20
+CONSUMED = {"0 B": 0, "1 MiB": MIB // 4, "64 MiB": 16 * MIB, "512 MiB": 128 * MIB}
+PULLED = {
+    "64 MiB": (1, 16 * MIB),
+    "512 MiB": (1, 128 * MIB),
+    "1,000 x 256 KiB": (1000, MIB // 16),
+    "250 MiB": (1, 1000 * MIB // 16),
+}
+OURS = ["frozen", "pooled", "private"]
+
+
+def timed(call: Any, rounds: int) -> list[float]:
+    call()
+    times = []
+    for _ in range(rounds):
+        started = time.perf_counter()
+        call()
+        times.append(time.perf_counter() - started)
+    return times
+
+
+def consume(source: Any, sink: Any, rounds: int) -> list[dict[str, Any]]:
+    rows = []
+    for size, elements in CONSUMED.items():
+        for kind in [*OURS, "plasma", "numpy", "gloo"]:
+            if kind == "gloo":
+                if elements == 0:
+                    continue  # gloo never ends a transfer of nothing
+                ref = source.gloo.remote(1, elements)
+            else:
+                ref = ray.get(source.put.remote(kind, 1, elements))[0]
+            ms = spread([1e3 * t for t in timed(lambda r=ref: take(sink, r), rounds)])
+            rows.append({"name": f"consume {size} {kind}", "size": size, "kind": kind, "ms": ms})
+            del ref
+    return rows
+
+
+def take(sink: Any, ref: Any) -> None:
+    ray.get(sink.consume.remote(ref))
+
+
+def pull(source: Any, sink: Any, rounds: int) -> list[dict[str, Any]]:
+    rows = []
+    for size, (count, elements) in PULLED.items():
+        calls: dict[str, Any] = {"memcpy": lambda c=count, e=elements: sink.memcpy.remote(c, e)}
+        refs = {
+            kind: ray.get(source.put.remote(kind, count, elements))
+            for kind in ["pooled", "plasma", "numpy", "private"]
+        }
+        for kind, held in refs.items():
+            calls[kind] = lambda k=kind, h=held, c=count, e=elements: sink.pull.remote(h, k, c, e)
+        if count == 1:
+            place = ray.get(source.private_place.remote())
+            calls["process_vm_readv"] = lambda p=place, e=elements: sink.bare_read.remote(*p, e)
+        times: dict[str, list[float]] = {kind: [] for kind in calls}
+        for turn in range(rounds + 1):
+            for kind, call in calls.items():
+                seconds = ray.get(call())
+                if turn > 0:
+                    times[kind].append(seconds)
+        for kind, found in times.items():
+            rows.append(
+                {
+                    "name": f"pull {size} {kind}",
+                    "size": size,
+                    "kind": kind,
+                    "ms": spread([1e3 * t for t in found]),
+                    "gb_per_s": count * elements * 4 / spread(found).median / 1e9,
+                    "to_memcpy": ratio(times["memcpy"], found),
+                    "times": found,
+                }
+            )
+        del refs, calls
+    return rows
+
+
+def aims(rows: list[dict[str, Any]]) -> list[list[str]]:
+    by_name = {row["name"]: row for row in rows}
+
+    def speed(mine: str, other: str) -> str:
+        return ratio(by_name[f"pull {other}"]["times"], by_name[f"pull {mine}"]["times"]).text(2)
+
+    empty = by_name["consume 0 B pooled"]["ms"].median
+    frozen = by_name["consume 512 MiB frozen"]["ms"].median
+    return [
+        ["consume 512 MiB frozen, x the empty call", f"{frozen / empty:.2f}", "<= 1.3"],
+        ["pull 64 MiB pooled, of memcpy", speed("64 MiB pooled", "64 MiB memcpy"), ">= 0.7"],
+        ["pull 512 MiB pooled, of memcpy", speed("512 MiB pooled", "512 MiB memcpy"), ">= 0.7"],
+        [
+            "pull 512 MiB private, of process_vm_readv",
+            speed("512 MiB private", "512 MiB process_vm_readv"),
+            ">= 0.9",
+        ],
+        [
+            "pull 1,000 x 256 KiB pooled, x the time in one",
+            speed("250 MiB pooled", "1,000 x 256 KiB pooled"),
+            "< 2",
+        ],
+    ]
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--json", type=Path)
+    parser.add_argument("--rounds", type=int, default=7)
+    arguments = parser.parse_args()
+    folder = tempfile.mkdtemp(prefix="tbray", dir="/tmp")
+    ray.init(
+        num_cpus=2,
+        include_dashboard=False,
+        log_to_driver=False,
+        _temp_dir=folder,
+        object_store_memory=4 << 30,
+    )
+    try:
+        source, sink = Source.options(num_cpus=0).remote(), Sink.options(num_cpus=0).remote()
+        from ray.experimental.collective import create_collective_group
+
+        create_collective_group([source, sink], backend="torch_gloo")
+        rows = consume(source, sink, arguments.rounds)
+        floor = {row["kind"]: row["ms"].median for row in rows if row["size"] == "0 B"}
+        print_table(
+            ["consume", "ms", "to the empty call"],
+            [
+                [
+                    f"{r['size']} {r['kind']}",
+                    r["ms"].text(),
+                    f"{r['ms'].median / floor['pooled']:.2f}",
+                ]
+                for r in rows
+            ],
+        )
+        print()
+        pulled = pull(source, sink, arguments.rounds)
+        print_table(
+            ["pull into targets", "ms", "GB/s", "to memcpy"],
+            [
+                [
+                    f"{r['size']} {r['kind']}",
+                    r["ms"].text(),
+                    f"{r['gb_per_s']:.2f}",
+                    r["to_memcpy"].text(2),
+                ]
+                for r in pulled
+            ],
+        )
+        rows += pulled
+        print()
+        print_table(["aim", "found", "aimed at"], aims(rows))
+    finally:
+        ray.shutdown()
+        shutil.rmtree(folder, ignore_errors=True)
+    if arguments.json:
+        arguments.json.write_text(json.dumps(rows))
+
+
+if __name__ == "__main__":
+    main()
