@@ -37,6 +37,7 @@ PUBLIC_HEADERS = {
     "endpoint.h": "fabric",
     "push_pull.h": "push_pull",
     "secret.h": "store",
+    "bus.h": "bus",
 }
 # Client and agent may run in two processes: what they share is the channel.
 CLIENT_SIDE = {"bus/client.h", "bus/transfer.h"}
