@@ -34,6 +34,7 @@ PARTS: dict[str, list[list[Path | str]]] = {
     "copy": [program("copy_bench"), script("intake.py")],
     "fabric": [program("fabric_bench"), program("fabric_ucx_bench"), script("fabric_gloo.py")],
     "ray": [script("ray_transport.py")],
+    "push_pull": [program("push_pull_bench"), script("push_pull.py")],
 }
 
 
