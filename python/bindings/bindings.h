@@ -26,6 +26,7 @@ void bind_layout(nb::module_& module);
 void bind_log(nb::module_& module);
 void bind_plan(nb::module_& module);
 void bind_pooled(nb::module_& module);
+void bind_push_pull(nb::module_& module);
 void bind_redistribute(nb::module_& module);
 void bind_tensors(nb::module_& module);
 

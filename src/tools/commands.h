@@ -28,6 +28,7 @@ void add_kv(CLI::App& app, Run& run);
 void add_plan(CLI::App& app, Run& run);
 void add_doctor(CLI::App& app, Run& run);
 void add_agent(CLI::App& app, Run& run);
+void add_launch(CLI::App& app, Run& run);
 
 // Each client or peer is a descriptor, and the usual soft limit is 1024.
 void raise_descriptor_limit();

@@ -39,6 +39,7 @@ int main_(int argc, char** argv) {
   add_plan(app, run);
   add_doctor(app, run);
   add_agent(app, run);
+  add_launch(app, run);
   try {
     app.parse(argc, argv);
   } catch (const CLI::ParseError& error) {

@@ -14,7 +14,7 @@ PROGRAM = Path(sys.executable).parent / "tensorbus"
 
 def test_import_needs_no_heavy_package():
     code = (
-        "import sys, tensorbus, tensorbus.kvstore;"
+        "import sys, tensorbus, tensorbus.kvstore, tensorbus.fserver;"
         "heavy = {'torch', 'ray', 'lmdb', 'numpy'} & set(sys.modules);"
         "sys.exit(f'imported {heavy}' if heavy else 0)"
     )
@@ -74,6 +74,7 @@ def test_installed_library_is_found_by_cmake(tmp_path):
     )
     run("cmake", "--build", build)
     assert run(build / "smoke").strip() == "hello from the store"
+    assert run(build / "attention_ffn").count("20 steps are right") == 2
 
 
 def code_blocks(language: str) -> list[str]:

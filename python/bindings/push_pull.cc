@@ -1,0 +1,324 @@
+// Push-pull: translation of tensorbus/push_pull.h. The package's fserver module puts the signatures
+// of the library that it stands in for on top.
+#include "tensorbus/push_pull.h"
+
+#include "bindings.h"
+#include "intake.h"
+#include "pooled.h"
+#include "push_pull/trace.h"
+
+namespace tensorbus::python {
+namespace {
+
+using push_pull::Handler;
+using push_pull::Item;
+
+constexpr const char* exceptions = "tensorbus.fserver.errors";
+
+// There misuse is a RuntimeError, and so is a timeout.
+template <typename Call>
+auto with_their_errors(Call call) {
+  try {
+    return call();
+  } catch (const Error& error) {
+    const char* name = error.code() == Code::invalid_argument ? "BadArgument"
+                       : error.code() == Code::timeout        ? "WaitTimeout"
+                                                              : nullptr;
+    if (name == nullptr) throw;
+    PyErr_SetString(nb::module_::import_(exceptions).attr(name).ptr(), error.what());
+    throw nb::python_error();
+  }
+}
+
+Deadline deadline(std::optional<double> seconds) {
+  return seconds ? Deadline::after_seconds(*seconds) : Deadline::never();
+}
+
+Handler handler_of(std::int64_t number) { return static_cast<Handler>(number); }
+
+// Keeps Python objects until C++ needs them no more, on whatever thread.
+std::shared_ptr<const void> keep(nb::object object) {
+  return {object.release().ptr(), [](void* kept) {
+            if (Py_IsInitialized() == 0) return;
+            const nb::gil_scoped_acquire gil;
+            Py_DECREF(static_cast<PyObject*>(kept));
+          }};
+}
+
+// Of anything that is a sequence of numbers.
+template <typename Number>
+std::vector<Number> numbers_of(nb::handle sequence, const char* what) {
+  const nb::object items = nb::steal(PySequence_Fast(sequence.ptr(), ""));
+  std::vector<Number> numbers;
+  if (items.is_valid()) {
+    const auto count = static_cast<std::size_t>(PySequence_Fast_GET_SIZE(items.ptr()));
+    for (std::size_t i = 0; i < count; ++i) {
+      PyObject* const item = PySequence_Fast_GET_ITEM(items.ptr(), static_cast<Py_ssize_t>(i));
+      Number number{};
+      if (!nb::try_cast(nb::handle(item), number)) break;
+      numbers.push_back(number);
+    }
+    if (numbers.size() == count) return numbers;
+  }
+  PyErr_Clear();
+  throw Error(Code::invalid_argument, std::string(what) + " must be a sequence of numbers");
+}
+
+TensorList tensors_of(nb::handle sequence, const char* what) {
+  return take_in(sequence, [what](std::size_t index) {
+    return std::string(what) + " " + std::to_string(index);
+  });
+}
+
+std::vector<Item> items_of(const TensorList& tensors, const std::vector<std::int64_t>& keys,
+                           const char* what) {
+  if (tensors.size() != keys.size()) {
+    throw Error(Code::invalid_argument, std::to_string(tensors.size()) + " " + what +
+                                            " tensors for " + std::to_string(keys.size()) +
+                                            " keys");
+  }
+  std::vector<Item> items;
+  for (std::size_t i = 0; i < keys.size(); ++i) items.push_back({keys[i], tensors[i]});
+  return items;
+}
+
+std::uint64_t push_pull_(push_pull::Worker& worker, nb::handle push_tensors, nb::handle push_keys,
+                         nb::handle pull_tensors, nb::handle pull_keys,
+                         std::optional<double> timeout) {
+  return with_their_errors([&] {
+    const TensorList pushed = tensors_of(push_tensors, "push tensor");
+    const TensorList pulled = tensors_of(pull_tensors, "pull tensor");
+    const auto pushes = items_of(pushed, numbers_of<std::int64_t>(push_keys, "push keys"), "push");
+    const auto pulls = items_of(pulled, numbers_of<std::int64_t>(pull_keys, "pull keys"), "pull");
+    std::shared_ptr<const void> kept;
+    if (!pulls.empty()) kept = keep(nb::steal(PySequence_Tuple(pull_tensors.ptr())));
+    const nb::gil_scoped_release release;
+    return static_cast<std::uint64_t>(
+        worker.push_pull(pushes, pulls, deadline(timeout), std::move(kept)));
+  });
+}
+
+nb::list get_batch(push_pull::Server& server, std::optional<double> timeout, nb::handle workers,
+                   nb::handle batch_type) {
+  return with_their_errors([&] {
+    std::vector<int> ranks;
+    if (!workers.is_none()) ranks = numbers_of<int>(workers, "workers");
+    if (!workers.is_none() && ranks.empty()) {
+      throw Error(Code::invalid_argument, "workers must name at least one");
+    }
+    std::vector<push_pull::Request> requests;
+    {
+      const nb::gil_scoped_release release;
+      server.get_batch(requests, ranks, deadline(timeout));
+    }
+    nb::list batches;
+    for (const push_pull::Request& request : requests) {
+      nb::list tensors;
+      nb::list keys;
+      for (const push_pull::Received& each : request.tensors) {
+        const TensorView& view = each.tensor;
+        // The memory is the core's; its type does not matter to who only keeps it.
+        const std::shared_ptr<std::byte> memory(each.memory, view.data);
+        tensors.append(to_python({memory, view.dtype, Shape(view.shape.begin(), view.shape.end()),
+                                  Shape(view.strides.begin(), view.strides.end())},
+                                 Framework::torch));
+        keys.append(each.key);
+      }
+      batches.append(batch_type(static_cast<std::uint64_t>(request.handler), tensors, keys));
+    }
+    return batches;
+  });
+}
+
+void respond(push_pull::Server& server, nb::handle tensors, std::int64_t handler) {
+  with_their_errors([&] {
+    const TensorList list = tensors_of(tensors, "answer");
+    const std::vector<TensorView> views = views_of(list);
+    const nb::gil_scoped_release release;
+    server.respond(handler_of(handler), views);
+  });
+}
+
+void respond_vec(push_pull::Server& server, nb::handle buffer, nb::handle tensors,
+                 nb::handle handlers, bool every_from_row_0) {
+  with_their_errors([&] {
+    const TensorList buffers = tensors_of(nb::make_tuple(buffer), "answer buffer");
+    const TensorList list = tensors_of(tensors, "tensor");
+    const std::vector<TensorView> views = views_of(list);
+    std::vector<Handler> requests;
+    for (const std::int64_t handler : numbers_of<std::int64_t>(handlers, "handlers")) {
+      requests.push_back(handler_of(handler));
+    }
+    const nb::gil_scoped_release release;
+    server.respond_rows(buffers[0], views, requests, every_from_row_0);
+  });
+}
+
+void register_buffer(push_pull::Server& server, nb::object tensor, nb::handle workers,
+                     nb::handle keys) {
+  with_their_errors([&] {
+    const TensorList list = tensors_of(nb::make_tuple(tensor), "receive buffer");
+    const auto ranks = numbers_of<int>(workers, "worker ranks");
+    const auto numbers = numbers_of<std::int64_t>(keys, "push keys");
+    std::shared_ptr<const void> kept = keep(std::move(tensor));
+    const nb::gil_scoped_release release;
+    server.register_buffer(list[0], ranks, numbers, std::move(kept));
+  });
+}
+
+template <typename Node>
+void barrier(Node& node, bool servers, bool workers, bool all_lanes,
+             std::optional<double> timeout) {
+  with_their_errors([&] {
+    const nb::gil_scoped_release release;
+    node.barrier({servers, workers, all_lanes}, deadline(timeout));
+  });
+}
+
+template <typename Node>
+void stop(Node& node, std::optional<double> timeout) {
+  with_their_errors([&] {
+    const nb::gil_scoped_release release;
+    node.stop(deadline(timeout));
+  });
+}
+
+template <typename Node>
+void construct(Node* place, push_pull::Environment environment) {
+  with_their_errors([&] {
+    environment.options.pool = process_pool();
+    const nb::gil_scoped_release release;
+    new (place) Node(environment.options);
+  });
+}
+
+template <typename Node>
+void bind_node(nb::class_<Node>& type) {
+  type.def("__init__", &construct<Node>, nb::arg("environment"))
+      .def("barrier", &barrier<Node>, nb::arg("servers"), nb::arg("workers"), nb::arg("all_lanes"),
+           nb::arg("timeout").none())
+      .def("stop", &stop<Node>, nb::arg("timeout").none());
+}
+
+void bind_worker(nb::module_& module) {
+  nb::class_<push_pull::Worker> type(module, "PushPullWorker");
+  bind_node(type);
+  type.def("push_pull", &push_pull_, nb::arg("push_tensors"), nb::arg("push_keys"),
+           nb::arg("pull_tensors"), nb::arg("pull_keys"), nb::arg("timeout").none(),
+           nb::sig("def push_pull(self, push_tensors: object, push_keys: object, pull_tensors: "
+                   "object, pull_keys: object, timeout: float | None) -> int"))
+      .def(
+          "wait",
+          [](push_pull::Worker& worker, std::int64_t handler, std::optional<double> timeout) {
+            with_their_errors([&] {
+              const nb::gil_scoped_release release;
+              worker.wait(handler_of(handler), deadline(timeout));
+            });
+          },
+          nb::arg("handler"), nb::arg("timeout").none())
+      .def(
+          "handlers",
+          [](const push_pull::Worker& worker, std::int64_t handler) {
+            return with_their_errors([&] {
+              std::vector<std::uint64_t> numbers;
+              for (const Handler each : worker.handlers(handler_of(handler))) {
+                numbers.push_back(static_cast<std::uint64_t>(each));
+              }
+              return numbers;
+            });
+          },
+          nb::arg("handler"))
+      .def(
+          "trace",
+          [](const push_pull::Worker& worker, std::int64_t handler, std::optional<int> server) {
+            return with_their_errors([&] {
+              const push_pull::Trace trace = worker.trace(handler_of(handler), server);
+              return std::vector<std::int64_t>(trace.begin(), trace.end());
+            });
+          },
+          nb::arg("handler"), nb::arg("server").none())
+      .def(
+          "counts",
+          [](const push_pull::Worker& worker) {
+            const push_pull::WorkerCounts counts = worker.counts();
+            nb::dict result;
+            result["answers_straight"] = counts.answers_straight;
+            result["answers_copied"] = counts.answers_copied;
+            result["slots"] = counts.slots;
+            result["requests"] = counts.requests;
+            return result;
+          },
+          nb::sig("def counts(self) -> dict[str, int]"));
+}
+
+void bind_server(nb::module_& module) {
+  nb::class_<push_pull::Server> type(module, "PushPullServer");
+  bind_node(type);
+  type.def("get_batch", &get_batch, nb::arg("timeout").none(), nb::arg("workers").none(),
+           nb::arg("batch_type"),
+           nb::sig("def get_batch[T](self, timeout: float | None, workers: object, batch_type: "
+                   "type[T]) -> list[T]"))
+      .def("respond", &respond, nb::arg("tensors"), nb::arg("handler"),
+           nb::sig("def respond(self, tensors: object, handler: int) -> None"))
+      .def("respond_vec", &respond_vec, nb::arg("buffer"), nb::arg("tensors"), nb::arg("handlers"),
+           nb::arg("every_from_row_0"),
+           nb::sig("def respond_vec(self, buffer: object, tensors: object, handlers: object, "
+                   "every_from_row_0: bool) -> None"))
+      .def("register_buffer", &register_buffer, nb::arg("tensor"), nb::arg("workers"),
+           nb::arg("keys"),
+           nb::sig("def register_buffer(self, tensor: object, workers: object, keys: object) -> "
+                   "None"))
+      .def(
+          "counts",
+          [](const push_pull::Server& server) {
+            const push_pull::ServerCounts counts = server.counts();
+            nb::dict result;
+            result["pushes_straight"] = counts.pushes_straight;
+            result["pushes_copied"] = counts.pushes_copied;
+            result["slots"] = counts.slots;
+            result["requests"] = counts.requests;
+            return result;
+          },
+          nb::sig("def counts(self) -> dict[str, int]"));
+}
+
+}  // namespace
+
+void bind_push_pull(nb::module_& module) {
+  nb::class_<push_pull::Environment>(module, "PushPullEnvironment",
+                                     "What DMLC_* and STEPMESH_* say.")
+      .def_static("read",
+                  [] { return with_their_errors([] { return push_pull::from_environment(); }); })
+      .def_prop_ro("role",
+                   [](const push_pull::Environment& environment) {
+                     return std::string(push_pull::to_string(environment.role));
+                   })
+      .def_prop_ro(
+          "timeout",
+          [](const push_pull::Environment& environment) {
+            return std::chrono::duration<double>(environment.timeout).count();
+          },
+          "Seconds.");
+  nb::class_<push_pull::Scheduler>(module, "PushPullScheduler")
+      .def(
+          "__init__",
+          [](push_pull::Scheduler* place, const push_pull::Environment& environment) {
+            with_their_errors([&] {
+              const nb::gil_scoped_release release;
+              auto* const scheduler = new (place) push_pull::Scheduler(environment.options);
+              try {
+                scheduler->wait_for_all(environment.options.deadline);
+              } catch (...) {
+                scheduler->~Scheduler();
+                throw;
+              }
+            });
+          },
+          nb::arg("environment"))
+      .def("stop", &stop<push_pull::Scheduler>, nb::arg("timeout").none());
+  bind_worker(module);
+  bind_server(module);
+  module.def("push_pull_clock", &push_pull::clock_ns, "Nanoseconds, as traces have them.");
+}
+
+}  // namespace tensorbus::python

@@ -1,0 +1,265 @@
+"""Push-pull jobs of real processes, told from the test what to do.
+
+Every node is a process of its own that runs functions of the test modules, one at a time. They are
+forked from a server that has imported torch, since importing it takes longer than most tests.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import ctypes
+import multiprocessing
+import multiprocessing.forkserver
+import multiprocessing.resource_tracker
+import multiprocessing.util
+import os
+import signal
+import subprocess
+import traceback
+from collections.abc import Callable, Iterator
+from multiprocessing.connection import Connection
+from pathlib import Path
+from typing import Any
+
+from processes import eventually, free_port
+
+PATIENCE = 30.0
+
+CLONE_NEWNS = 0x00020000
+CLONE_NEWNET = 0x40000000
+MS_SLAVE_REC = (1 << 19) | 16384
+
+
+def _enter_namespace(pid: int) -> None:
+    """The network of another process. /sys is mounted anew: UCX looks for devices there."""
+    libc = ctypes.CDLL(None, use_errno=True)
+    descriptor = os.open(f"/proc/{pid}/ns/net", os.O_RDONLY)
+    for result in (
+        libc.setns(descriptor, CLONE_NEWNET),
+        libc.unshare(CLONE_NEWNS),
+        libc.mount(b"", b"/", b"none", MS_SLAVE_REC, None),
+        libc.mount(b"sysfs", b"/sys", b"sysfs", 0, None),
+    ):
+        if result != 0:
+            raise OSError(ctypes.get_errno(), "entering a network namespace")
+    os.close(descriptor)
+
+
+def _run(connection: Connection, environment: dict[str, str], namespace: int | None) -> None:
+    """The life of a node."""
+    os.environ.update(environment)
+    signal.signal(signal.SIGINT, signal.default_int_handler)  # whatever was inherited
+    if namespace is not None:
+        _enter_namespace(namespace)
+    while True:
+        try:
+            function, arguments, options = connection.recv()
+        except EOFError:
+            return
+        try:
+            answer = (True, function(*arguments, **options))
+        except BaseException as error:
+            bases = [base.__name__ for base in type(error).__mro__]
+            answer = (False, (bases, str(error), traceback.format_exc()))
+        connection.send(answer)
+
+
+class NodeError(Exception):
+    """What a node raised; `kinds` are the names of its type and bases."""
+
+    def __init__(self, kinds: list[str], message: str, trace: str) -> None:
+        super().__init__(f"{kinds[0]}: {message}\n{trace}")
+        self.kinds = kinds
+        self.message = message
+
+
+class Node:
+    """A process. `start` and `result`, or both in one call."""
+
+    def __init__(self, name: str, environment: dict[str, str], namespace: int | None) -> None:
+        context = multiprocessing.get_context("forkserver")
+        self.name = name
+        self._connection, theirs = context.Pipe()
+        self._process = context.Process(target=_run, args=(theirs, environment, namespace))
+        self._process.start()
+        theirs.close()
+        assert self._process.pid is not None
+        self.pid = self._process.pid
+
+    def start(self, function: Callable[..., Any], *arguments: Any, **options: Any) -> Node:
+        self._connection.send((function, arguments, options))
+        return self
+
+    def done(self, timeout: float = 0.0) -> bool:
+        return self._connection.poll(timeout)
+
+    def result(self, timeout: float = PATIENCE) -> Any:
+        assert self._connection.poll(timeout), f"{self.name} gives no result in {timeout} s"
+        try:
+            well, value = self._connection.recv()
+        except EOFError:
+            raise AssertionError(f"{self.name} died") from None
+        if well:
+            return value
+        raise NodeError(*value)
+
+    def __call__(self, function: Callable[..., Any], *arguments: Any, **options: Any) -> Any:
+        return self.start(function, *arguments, **options).result()
+
+    def error(self, timeout: float = PATIENCE) -> NodeError:
+        """What the call that was started raises."""
+        try:
+            value = self.result(timeout)
+        except NodeError as raised:
+            return raised
+        raise AssertionError(f"{self.name} raised nothing but returned {value}")
+
+    def signal(self, number: signal.Signals) -> None:
+        os.kill(self.pid, number)
+        if number == signal.SIGSTOP:
+            eventually(self._is_stopped, "the process to stop")
+
+    def _is_stopped(self) -> bool:
+        return all(
+            stat.read_text().rpartition(")")[2].split()[0] == "T"
+            for stat in Path(f"/proc/{self.pid}/task").glob("*/stat")
+        )
+
+    def resident_bytes(self) -> int:
+        pages = int(Path(f"/proc/{self.pid}/statm").read_text().split()[1])
+        return pages * os.sysconf("SC_PAGE_SIZE")
+
+    def open_descriptors(self) -> int:
+        return len(os.listdir(f"/proc/{self.pid}/fd"))
+
+    def cpu_seconds(self) -> float:
+        fields = Path(f"/proc/{self.pid}/stat").read_text().rpartition(")")[2].split()
+        return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
+
+    def kill(self) -> None:
+        if self._process.is_alive():
+            self._process.kill()
+        self._process.join()
+        self._connection.close()
+
+
+class Job:
+    """A scheduler, servers and workers; not yet told to do anything."""
+
+    def __init__(
+        self,
+        workers: int,
+        servers: int,
+        *,
+        group_size: int = 1,
+        hosts: Hosts | None = None,
+        environment: dict[str, str] | None = None,
+    ) -> None:
+        address = "127.0.0.1" if hosts is None else hosts.address(0)
+        self.common = {
+            "DMLC_NUM_WORKER": str(workers),
+            "DMLC_NUM_SERVER": str(servers),
+            "DMLC_GROUP_SIZE": str(group_size),
+            "DMLC_PS_ROOT_URI": address,
+            "DMLC_PS_ROOT_PORT": str(free_port()),
+            "TENSORBUS_INIT_TIMEOUT": "30",
+            **(environment or {}),
+        }
+        self.all: list[Node] = []
+        self._hosts = hosts
+        self._group_size = group_size
+        self.scheduler = self.add("scheduler", 0)
+        self.servers = [self.add("server", rank) for rank in range(servers * group_size)]
+        self.workers = [self.add("worker", rank) for rank in range(workers * group_size)]
+
+    def add(self, role: str, rank: int, **environment: str) -> Node:
+        """Another process. Servers are on the second host if there are two."""
+        own = {
+            "DMLC_ROLE": role,
+            "DMLC_NODE_RANK": str(rank // self._group_size),
+            "STEPMESH_GPU": str(rank % self._group_size),
+        }
+        namespace = None
+        if self._hosts is not None:
+            namespace = self._hosts.pids[1 if role == "server" else 0]
+        node = Node(f"{role} {rank}", self.common | own | environment, namespace)
+        self.all.append(node)
+        return node
+
+    def init(self) -> Job:
+        import roles
+
+        for node in self.all:
+            node.start(roles.init)
+        for node in self.all:
+            node.result()
+        return self
+
+    def stop(self) -> None:
+        """In order, everybody."""
+        import roles
+
+        for node in self.all:
+            node.start(roles.stop)
+        for node in self.all:
+            node.result()
+
+    def kill(self) -> None:
+        for node in self.all:
+            node.kill()
+
+
+class Hosts:
+    """Two hosts: network namespaces with a link between them, gone with their holders."""
+
+    def __init__(self) -> None:
+        self._holders = [
+            subprocess.Popen(["unshare", "--net", "--", "sleep", "infinity"]) for _ in range(2)
+        ]
+        self.pids = [holder.pid for holder in self._holders]
+        for holder in self._holders:
+            eventually(lambda pid=holder.pid: self._unshared(pid), "a network namespace")
+        first, second = self.pids
+        self._ip(None, f"link add tb0 netns {first} type veth peer name tb0 netns {second}")
+        for host, pid in enumerate(self.pids):
+            self._ip(pid, f"address add {self.address(host)}/24 dev tb0")
+            self._ip(pid, "link set lo up")
+            self._ip(pid, "link set tb0 up")
+        for pid in self.pids:
+            eventually(lambda pid=pid: "state UP" in self._ip(pid, "link show dev tb0"), "the link")
+
+    @staticmethod
+    def _unshared(pid: int) -> bool:
+        return os.readlink(f"/proc/{pid}/ns/net") != os.readlink("/proc/self/ns/net")
+
+    @staticmethod
+    def _ip(pid: int | None, command: str) -> str:
+        enter = [] if pid is None else ["nsenter", "-t", str(pid), "-n"]
+        ended = subprocess.run(
+            [*enter, "ip", *command.split()], check=True, capture_output=True, text=True
+        )
+        return ended.stdout
+
+    @staticmethod
+    def address(host: int) -> str:
+        return f"10.78.0.{host + 1}"
+
+    def set_link(self, up: bool) -> None:
+        self._ip(self.pids[1], f"link set tb0 {'up' if up else 'down'}")
+
+    def close(self) -> None:
+        for holder in self._holders:
+            holder.kill()
+            holder.wait()
+
+
+@contextlib.contextmanager
+def fork_server() -> Iterator[None]:
+    """While it is there nodes can be started; nothing of it is left afterwards."""
+    multiprocessing.set_forkserver_preload(["torch"])
+    try:
+        yield
+    finally:
+        multiprocessing.forkserver._forkserver._stop()  # type: ignore[attr-defined]
+        multiprocessing.resource_tracker._resource_tracker._stop()  # type: ignore[attr-defined]
+        multiprocessing.util._run_finalizers()  # the folder of its socket
