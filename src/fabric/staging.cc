@@ -1,6 +1,7 @@
 #include "fabric/staging.h"
 
 #include <algorithm>
+#include <cstdint>
 
 #include "tensorbus/status.h"
 
@@ -16,6 +17,12 @@ constexpr std::int64_t cache_line = 64;
 
 bool is_dense(std::int64_t length, std::int64_t row) {
   return length < shortest_row && row > 0 && row <= std::max((1 + widest_gap) * length, cache_line);
+}
+
+// Without arithmetic of pointers: what a broken peer says need not be a place.
+std::byte* moved(std::byte* from, std::int64_t bytes) {
+  return reinterpret_cast<std::byte*>(reinterpret_cast<std::uint64_t>(from) +
+                                      static_cast<std::uint64_t>(bytes));
 }
 
 }  // namespace
@@ -67,7 +74,7 @@ void Staging::stage(plan::Run& run, Side side, std::size_t item, Staged& staged)
   std::int64_t& row = of_source ? run.source_row : run.target_row;
   std::int64_t& plane = of_source ? run.source_plane : run.target_plane;
   const std::int64_t length = run.length * static_cast<std::int64_t>(item);
-  staged.remote += first;
+  staged.remote = moved(staged.remote, first);
   first = static_cast<std::int64_t>(staged.scratch);
   const std::int64_t span = (run.rows - 1) * row + length;
   if (run.planes > 1 && plane == length) {
@@ -100,7 +107,8 @@ void Staging::list(std::size_t chunk) {
     local_.push_back({scratch_.data() + staged.scratch, staged.total()});
     for (std::int64_t plane = 0; plane < staged.planes; ++plane) {
       for (std::int64_t row = 0; row < staged.rows; ++row) {
-        remote_.push_back({staged.remote + plane * staged.plane + row * staged.row, staged.bytes});
+        const std::int64_t offset = plane * staged.plane + row * staged.row;
+        remote_.push_back({moved(staged.remote, offset), staged.bytes});
       }
     }
   }
