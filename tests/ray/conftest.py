@@ -107,6 +107,13 @@ def _worker(place: str) -> Iterator[Any]:
         ray.kill(worker)
 
 
+def metadata(ref: Any) -> Any:
+    """What a receiver is told of the tensors of a ref, once they are made. Before that Ray does not
+    lend the ref to anybody."""
+    manager = ray._private.worker.global_worker.rdt_manager
+    return manager.wait_for_tensor_transport_metadata(ref.hex(), 60)
+
+
 def eventually(condition: Any, what: str, seconds: float = 20.0, pause: float = 0.05) -> None:
     deadline = time.monotonic() + seconds
     while not condition():

@@ -13,7 +13,7 @@ import pytest
 import ray
 import tensorbus.ray
 import torch
-from conftest import SETTINGS, elsewhere, eventually
+from conftest import SETTINGS, elsewhere, eventually, metadata
 
 pytestmark = [
     pytest.mark.timeout(120),
@@ -236,9 +236,3 @@ print("down", flush=True)
 @pytest.mark.proves("R7")
 def test_nothing_is_left_in_shared_memory():
     assert not [name for name in os.listdir("/dev/shm") if "tensorbus" in name]
-
-
-def metadata(ref):
-    """What a receiver is told of the tensors of a ref."""
-    manager = ray._private.worker.global_worker.rdt_manager
-    return manager.wait_for_tensor_transport_metadata(ref.hex(), 60)

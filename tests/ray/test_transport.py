@@ -9,7 +9,7 @@ import tensorbus
 import tensorbus.ray
 import torch
 from actors import describe
-from conftest import elsewhere, eventually
+from conftest import elsewhere, eventually, metadata
 from tensorbus.kvstore import StoreServer
 
 pytestmark = [
@@ -70,6 +70,8 @@ def test_every_kind_of_value(source, sink):
 def test_chains_and_nested_refs(source, sink, other_sink):
     ref = source.make.remote("[torch.full((10,), 2.0), torch.arange(3)]")
     again = sink.echo.remote(ref)
+    assert metadata(ref)
+    assert metadata(again)
     assert ray.get(other_sink.sums.remote(again)) == [20.0, 3.0]
     assert ray.get(sink.get.remote([ref])) == ray.get(other_sink.get.remote([again]))
 
@@ -84,7 +86,7 @@ def test_one_ref_many_readers(source, sink, other_sink):
 @pytest.mark.proves("R4")
 def test_one_get_of_many_refs(source, sink):
     refs = [source.make.remote(f"torch.full((1000,), {number}.)") for number in range(8)]
-    ray.wait(refs, num_returns=8)  # Ray does not lend refs that are not made yet
+    assert all(metadata(ref) for ref in refs)
     assert ray.get(sink.get_all.remote(refs)) == [1000.0 * number for number in range(8)]
 
 
@@ -199,7 +201,7 @@ def test_frozen_tensors_fill_targets_too(source, sink):
 @pytest.mark.proves("R1", "R3")
 def test_two_gibibytes(source, sink):
     ref = source.make.remote("tensorbus.empty(2 << 30, torch.int8).fill_(1)")
-    ray.wait([ref])
+    assert metadata(ref)
     target = "[tensorbus.empty(2 << 30, torch.int8)]"
     same, held = ray.get(sink.get_into.remote([ref], target))
     assert same
