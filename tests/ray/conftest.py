@@ -4,31 +4,18 @@ test_two_nodes.py). Sources run on the node "there", everything else "here"."""
 import os
 import shutil
 import tempfile
-import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
+from ray_cluster import SETTINGS, elsewhere
 
 ray = pytest.importorskip("ray", reason="Ray is not installed")
 
-FOLDER = str(Path(__file__).parent)
-SETTINGS = {
-    "RAY_AUTH_MODE": "disabled",
-    "RAY_worker_niceness": "0",
-    "RAY_USAGE_STATS_ENABLED": "0",
-    "RAY_DEDUP_LOGS": "0",
-    "PYTHONPATH": FOLDER,
-}
 HOOK = {"worker_process_setup_hook": "tensorbus.ray.setup_hook"}
 
 Start = Callable[..., Any]
-
-
-def elsewhere() -> bool:
-    """Whether "there" is another node."""
-    return "RAY_ADDRESS" in os.environ
 
 
 @pytest.fixture(scope="module")
@@ -105,17 +92,3 @@ def _worker(place: str) -> Iterator[Any]:
         yield worker
     finally:
         ray.kill(worker)
-
-
-def metadata(ref: Any) -> Any:
-    """What a receiver is told of the tensors of a ref, once they are made. Before that Ray does not
-    lend the ref to anybody."""
-    manager = ray._private.worker.global_worker.rdt_manager
-    return manager.wait_for_tensor_transport_metadata(ref.hex(), 60)
-
-
-def eventually(condition: Any, what: str, seconds: float = 20.0, pause: float = 0.05) -> None:
-    deadline = time.monotonic() + seconds
-    while not condition():
-        assert time.monotonic() < deadline, f"waited in vain for {what}"
-        time.sleep(pause)

@@ -8,7 +8,7 @@ import tempfile
 from pathlib import Path
 
 import pytest
-from conftest import SETTINGS, elsewhere
+from ray_cluster import SETTINGS, elsewhere
 
 EXAMPLE = Path(__file__).parents[2] / "examples" / "ray_reshard.py"
 

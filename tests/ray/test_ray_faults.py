@@ -13,7 +13,7 @@ import pytest
 import ray
 import tensorbus.ray
 import torch
-from conftest import SETTINGS, elsewhere, eventually, metadata
+from ray_cluster import SETTINGS, elsewhere, eventually, metadata
 
 pytestmark = [
     pytest.mark.timeout(120),

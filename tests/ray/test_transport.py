@@ -9,7 +9,7 @@ import tensorbus
 import tensorbus.ray
 import torch
 from actors import describe
-from conftest import elsewhere, eventually, metadata
+from ray_cluster import elsewhere, eventually, metadata
 from tensorbus.kvstore import StoreServer
 
 pytestmark = [

@@ -11,7 +11,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from conftest import SETTINGS, elsewhere
+from ray_cluster import SETTINGS, elsewhere
 from two_hosts import ADDRESSES, TwoHosts
 
 HERE = Path(__file__).parent
