@@ -218,7 +218,8 @@ TEST_F(SocketChannelTest, AKilledClientIsSeenWithinTwoSecondsAndItsSemaphoreGoes
   ASSERT_EQ(::read(ready[0], &byte, 1), 1);
   ::close(ready[0]);
   ::close(ready[1]);
-  EXPECT_EQ(record_.of<SessionUp>().at(0).pid, child);
+  ASSERT_TRUE(record_.wait_for<SessionUp>(1));
+  EXPECT_EQ(record_.of<SessionUp>()[0].pid, child);
   ::kill(child, SIGKILL);
   ::waitpid(child, nullptr, 0);
   ASSERT_TRUE(record_.wait_for<SessionLost>(1, std::chrono::seconds(2)));
