@@ -116,6 +116,8 @@ std::shared_ptr<Peer> ShmCore::connect(const Address& remote, const std::string&
 }
 
 void ShmCore::accept_all() {
+  // The last poll may be long ago; whoever comes has its time from now on.
+  tell_time();
   while (true) {
     os::Fd socket;
     try {

@@ -6,6 +6,7 @@
 #include <numeric>
 
 #include "fabric/party.h"
+#include "fabric/test_clock.h"
 #include "fabric/ucx.h"
 #include "fabric/ucx_endpoint.h"
 #include "os/poll.h"
@@ -15,16 +16,6 @@ namespace {
 
 using std::chrono::milliseconds;
 using std::chrono::seconds;
-
-// Moves only when told.
-class TestClock final : public Clock {
- public:
-  TimePoint now() const noexcept override { return now_; }
-  void advance(Duration time) { now_ += time; }
-
- private:
-  TimePoint now_ = tensorbus::now();
-};
 
 UcxOptions options(const std::string& name, const std::string& secret) {
   UcxOptions result;

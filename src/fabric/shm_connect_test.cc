@@ -1,0 +1,28 @@
+// Connections that begin at an unusual moment.
+#include <gtest/gtest.h>
+
+#include "fabric/party.h"
+#include "fabric/shm_fabric.h"
+#include "fabric/test_clock.h"
+
+namespace tensorbus::fabric {
+namespace {
+
+using std::chrono::seconds;
+
+TEST(ShmConnectTest, WhoeverCameBeforeTheFirstPollIsLetIn) {
+  TestClock clock;
+  Party owner{make_shm_fabric({"owner", "secret", nullptr, true, &clock})};
+  Party early{make_shm_fabric({"early", "", nullptr})};
+  const auto peer = early->connect(owner->address(), "secret", Deadline::after(seconds(20)));
+  clock.advance(seconds(60));  // the owner has other things to do
+  while (owner.ups.empty() || early.ups.empty()) {
+    owner.poll();
+    early.poll();
+    ASSERT_TRUE(early.losses.empty()) << early.losses.front().reason.message;
+  }
+  EXPECT_TRUE(peer->up());
+}
+
+}  // namespace
+}  // namespace tensorbus::fabric
