@@ -74,12 +74,11 @@ TEST_F(LmdbFileTest, WhatIsWrittenIsThereAfterwardsInOrder) {
 }
 
 TEST_F(LmdbFileTest, WhatWasCommittedSurvivesAKill) {
-  const pid_t child = os::quiet_fork();
-  if (child == 0) {
+  const pid_t child = os::fork_child([&] {
     LmdbFile file(path_, "state");
     for (int i = 0; i < 100; ++i) file.write({{"key" + std::to_string(i), "value"}});
     ::raise(SIGKILL);
-  }
+  });
   ::waitpid(child, nullptr, 0);
   LmdbFile file(path_, "state");
   EXPECT_EQ(file.scan("key").size(), 100U);

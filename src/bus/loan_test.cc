@@ -55,18 +55,10 @@ class Child {
     if (::socketpair(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC | SOCK_NONBLOCK, 0, ends) != 0) {
       throw Error(Code::failed, "socketpair");
     }
-    pid_ = os::quiet_fork();
-    if (pid_ == 0) {
+    pid_ = os::fork_child([&] {
       ::close(ends[0]);
-      ::prctl(PR_SET_PDEATHSIG, SIGKILL);
-      ::alarm(60);
-      try {
-        work(Line(ends[1]));
-      } catch (const std::exception& error) {
-        ::_exit(2);
-      }
-      ::_exit(0);
-    }
+      work(Line(ends[1]));
+    });
     ::close(ends[1]);
     line_ = std::make_unique<Line>(ends[0]);
   }

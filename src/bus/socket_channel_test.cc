@@ -205,26 +205,26 @@ TEST_F(SocketChannelTest, AKilledClientIsSeenWithinTwoSecondsAndItsSemaphoreGoes
   ScriptedAgent agent(listen(), script());
   int ready[2];
   ASSERT_EQ(::pipe(ready), 0);
-  const pid_t child = os::quiet_fork();
-  if (child == 0) {
+  const std::string semaphore = "/command_socket_channel_test." + std::to_string(::getpid());
+  const pid_t child = os::fork_child([&] {
     const auto client = connect();
     client->submit(query("hold"), nullptr, Deadline::never(), soon());
-    client->guard_semaphore("/command_socket_channel_test", soon());
-    const os::NamedSemaphore made("/command_socket_channel_test");
+    client->guard_semaphore(semaphore, soon());
+    const os::NamedSemaphore made(semaphore);
     [[maybe_unused]] const auto told = ::write(ready[1], "x", 1);
     while (true) ::pause();
-  }
+  });
+  ::close(ready[1]);
   char byte = 0;
   ASSERT_EQ(::read(ready[0], &byte, 1), 1);
   ::close(ready[0]);
-  ::close(ready[1]);
   ASSERT_TRUE(record_.wait_for<SessionUp>(1));
   EXPECT_EQ(record_.of<SessionUp>()[0].pid, child);
   ::kill(child, SIGKILL);
   ::waitpid(child, nullptr, 0);
   ASSERT_TRUE(record_.wait_for<SessionLost>(1, std::chrono::seconds(2)));
   EXPECT_EQ(record_.of<SessionLost>()[0].reason.code, Code::peer_lost);
-  EXPECT_FALSE(os::unlink_semaphore("/command_socket_channel_test"));
+  EXPECT_FALSE(os::unlink_semaphore(semaphore));
 }
 
 // proves: B5.18
@@ -289,14 +289,13 @@ TEST_F(SocketChannelTest, ACommandThatIsSentAgainIsAcceptedOnce) {
 }
 
 TEST_F(SocketChannelTest, ASessionWhoseProcessDiedMeanwhileIsLost) {
-  const pid_t child = os::quiet_fork();
-  if (child == 0) {
+  const pid_t child = os::fork_child([&] {
     auto channel = listen();
     ScriptedAgent agent(std::move(channel), [](Channel&, const ChannelEvent&) {});
     const auto client = connect();
     client->submit(query("hold"), nullptr, Deadline::never(), soon());
     ::raise(SIGKILL);
-  }
+  });
   ::waitpid(child, nullptr, 0);
   ScriptedAgent agent(listen(), script());
   ASSERT_TRUE(record_.wait_for<SessionLost>(1));
@@ -351,18 +350,14 @@ TEST_F(SocketChannelTest, ManyTensorsAndDescriptorsGoInOneCommand) {
 TEST_F(SocketChannelTest, AForkedChildIsToldSo) {
   ScriptedAgent agent(listen(), script());
   const auto client = connect();
-  const pid_t child = os::quiet_fork();
-  if (child == 0) {
+  EXPECT_TRUE(os::holds_in_child([&] {
     try {
       client->submit(query("b"), nullptr, soon(), soon());
     } catch (const Error& error) {
-      ::_exit(std::string(error.what()).find("fork") == std::string::npos ? 2 : 0);
+      return std::string(error.what()).find("fork") != std::string::npos;
     }
-    ::_exit(1);
-  }
-  int status = 0;
-  ::waitpid(child, &status, 0);
-  EXPECT_EQ(status, 0);
+    return false;
+  }));
   EXPECT_TRUE(client->submit(query("b"), nullptr, soon(), soon())->wait(soon()).status.ok());
 }
 

@@ -36,14 +36,11 @@ class Worker {
     const Probe probe = own_probe();
     int ready[2];
     if (::pipe(ready) != 0) throw Error(Code::failed, "pipe");
-    pid_ = os::quiet_fork();
-    if (pid_ == 0) {
-      ::prctl(PR_SET_PDEATHSIG, SIGKILL);
-      ::alarm(100);
+    pid_ = os::fork_child([&] {
       for (std::int32_t& each : memory) each += 1000;
       if (::write(ready[1], "x", 1) != 1) ::_exit(1);
       while (true) ::pause();
-    }
+    });
     char byte = 0;
     if (::read(ready[0], &byte, 1) != 1) throw Error(Code::failed, "no worker");
     ::close(ready[0]);

@@ -137,8 +137,7 @@ TEST(PoolTest, AForkedChildOwnsNothing) {
   auto pool = std::make_unique<Pool>(small);
   auto block = pool->allocate(100);
   *block = std::byte{5};
-  const pid_t child = os::quiet_fork();
-  if (child == 0) {
+  EXPECT_TRUE(os::holds_in_child([&] {
     bool right = *block == std::byte{5};
     block.reset();
     try {
@@ -147,11 +146,8 @@ TEST(PoolTest, AForkedChildOwnsNothing) {
     } catch (const Error&) {
     }
     pool.reset();
-    ::_exit(right ? 0 : 1);
-  }
-  int status = -1;
-  ::waitpid(child, &status, 0);
-  EXPECT_EQ(status, 0);
+    return right;
+  }));
   EXPECT_GT(pool->use().lent_bytes, 0u);
   *block = std::byte{6};
 }

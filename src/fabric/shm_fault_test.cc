@@ -71,13 +71,10 @@ class Owner {
   explicit Owner(const Options& options) {
     int pipe[2];
     if (::pipe(pipe) != 0) throw Error(Code::failed, "pipe");
-    pid_ = os::quiet_fork();
-    if (pid_ == 0) {
+    pid_ = os::fork_child([&] {
       ::close(pipe[0]);
-      ::prctl(PR_SET_PDEATHSIG, SIGKILL);
-      ::alarm(100);
       run(options, pipe[1]);
-    }
+    });
     ::close(pipe[1]);
     std::string bytes(4096, '\0');
     const ssize_t got = ::read(pipe[0], bytes.data(), bytes.size());
@@ -314,35 +311,23 @@ TEST(ShmFaultTest, AStoppedOwnerEndsAReadAtItsDeadline) {
   EXPECT_TRUE(reader.read(source).ok());
 }
 
-// In a process of its own, which is another user; its exit code is 0 if all held.
+// Whether all holds in a process of another user.
 template <typename Check>
-int as_another_user(Check check) {
-  const pid_t child = os::quiet_fork();
-  if (child == 0) {
-    ::alarm(60);
-    bool held = false;
-    try {
-      held = ::setgid(nobody_special) == 0 && ::setuid(nobody_special) == 0 &&
-             ::prctl(PR_SET_DUMPABLE, 1) == 0 && check();
-    } catch (...) {
-    }
-    ::_exit(held ? 0 : 1);
-  }
-  int status = -1;
-  ::waitpid(child, &status, 0);
-  return status;
+bool as_another_user(Check check) {
+  return os::holds_in_child([&] {
+    return ::setgid(nobody_special) == 0 && ::setuid(nobody_special) == 0 &&
+           ::prctl(PR_SET_DUMPABLE, 1) == 0 && check();
+  });
 }
 
 TEST(ShmFaultTest, AnotherUserIsRefusedBothWays) {
   if (::geteuid() != 0) GTEST_SKIP() << "only root can become another user";
   const Owner owner({});
-  EXPECT_EQ(as_another_user([&] {
-              Reader reader;
-              reader.connect(owner.descriptor());
-              return !reader.party.losses.empty() &&
-                     reader.party.losses.front().reason.code == Code::denied;
-            }),
-            0);
+  EXPECT_TRUE(as_another_user([&] {
+    Reader reader;
+    reader.connect(owner.descriptor());
+    return !reader.party.losses.empty() && reader.party.losses.front().reason.code == Code::denied;
+  }));
   const Owner other({.first = [] {
     if (::setgid(nobody_special) != 0 || ::setuid(nobody_special) != 0) ::_exit(3);
   }});
@@ -355,39 +340,25 @@ TEST(ShmFaultTest, AnotherUserIsRefusedBothWays) {
 
 TEST(ShmFaultTest, AnOwnerWhoseMemoryMayNotBeReadPacksIt) {
   if (::geteuid() != 0) GTEST_SKIP() << "only root can become another user";
-  EXPECT_EQ(as_another_user([] {
-              const Owner owner(
-                  {.memory = Memory::private_, .first = [] { ::prctl(PR_SET_DUMPABLE, 0); }});
-              Reader reader;
-              const Source source =
-                  reader.attach(reader.connect(owner.descriptor()), owner.descriptor());
-              return source.region->path() == "packed" && reader.read(source).ok();
-            }),
-            0);
+  EXPECT_TRUE(as_another_user([] {
+    const Owner owner({.memory = Memory::private_, .first = [] { ::prctl(PR_SET_DUMPABLE, 0); }});
+    Reader reader;
+    const Source source = reader.attach(reader.connect(owner.descriptor()), owner.descriptor());
+    return source.region->path() == "packed" && reader.read(source).ok();
+  }));
 }
 
 TEST(ShmFaultTest, AnOwnerInAnotherPidNamespacePacksItsMemory) {
   const Owner owner({.memory = Memory::private_});
-  const pid_t outside = os::quiet_fork();
-  if (outside == 0) {
-    ::alarm(60);
+  const pid_t outside = os::fork_child([&] {
     if (::unshare(CLONE_NEWPID) != 0) ::_exit(77);
-    const pid_t inside = os::quiet_fork();
-    if (inside == 0) {
-      ::prctl(PR_SET_PDEATHSIG, SIGKILL);
-      bool held = false;
-      try {
-        Reader reader;
-        const Source source = reader.attach(reader.connect(owner.descriptor()), owner.descriptor());
-        held = source.region->path() == "packed" && reader.read(source).ok();
-      } catch (...) {
-      }
-      ::_exit(held ? 0 : 1);
-    }
-    int status = -1;
-    ::waitpid(inside, &status, 0);
-    ::_exit(status == 0 ? 0 : 1);
-  }
+    const bool held = os::holds_in_child([&] {
+      Reader reader;
+      const Source source = reader.attach(reader.connect(owner.descriptor()), owner.descriptor());
+      return source.region->path() == "packed" && reader.read(source).ok();
+    });
+    ::_exit(held ? 0 : 1);
+  });
   int status = -1;
   ::waitpid(outside, &status, 0);
   if (WIFEXITED(status) && WEXITSTATUS(status) == 77) GTEST_SKIP() << "no new pid namespaces here";
@@ -426,8 +397,7 @@ TEST(ShmFaultTest, AForkedChildCannotUseItAndDoesNoHarm) {
   auto reader = std::make_unique<Reader>();
   const auto peer = reader->connect(owner.descriptor());
   const Source source = reader->attach(peer, owner.descriptor());
-  const pid_t child = os::quiet_fork();
-  if (child == 0) {
+  EXPECT_TRUE(os::holds_in_child([&] {
     bool refused = false;
     try {
       reader->party->poll();
@@ -435,11 +405,8 @@ TEST(ShmFaultTest, AForkedChildCannotUseItAndDoesNoHarm) {
       refused = error.code() == Code::failed;
     }
     reader->party.kill();
-    ::_exit(refused ? 0 : 1);
-  }
-  int status = -1;
-  ::waitpid(child, &status, 0);
-  EXPECT_EQ(status, 0);
+    return refused;
+  }));
   EXPECT_TRUE(reader->read(source).ok());
 }
 

@@ -21,24 +21,6 @@ namespace {
 
 constexpr std::size_t mebibyte = std::size_t{1} << 20;
 
-// In a process of its own, whose limits end with it. True if all held and no signal came.
-bool in_a_child(const std::function<bool()>& check) {
-  const pid_t child = os::quiet_fork();
-  if (child == 0) {
-    ::alarm(60);
-    bool held = false;
-    try {
-      held = check();
-    } catch (...) {
-      std::fprintf(stderr, "%s\n", current_exception_status().message.c_str());
-    }
-    ::_exit(held ? 0 : 1);
-  }
-  int status = -1;
-  ::waitpid(child, &status, 0);
-  return status == 0;
-}
-
 void limit(int resource, rlim_t value) {
   rlimit set{value, RLIM_INFINITY};
   ::getrlimit(static_cast<__rlimit_resource>(resource), &set);
@@ -73,7 +55,7 @@ Status failure_of(Call call) {
 }
 
 TEST(ShmLimitsTest, APoolBeyondTheAddressSpaceIsAnError) {
-  EXPECT_TRUE(in_a_child([] {
+  EXPECT_TRUE(os::holds_in_child([] {
     Pool pool(PoolOptions{mebibyte});
     limit_address_space(64 * mebibyte);
     return says(failure_of([&] { pool.allocate(200 * mebibyte); }), "ulimit -v") &&
@@ -82,7 +64,7 @@ TEST(ShmLimitsTest, APoolBeyondTheAddressSpaceIsAnError) {
 }
 
 TEST(ShmLimitsTest, APoolBeyondTheSizeOfFilesIsAnErrorAndNoSignal) {
-  EXPECT_TRUE(in_a_child([] {
+  EXPECT_TRUE(os::holds_in_child([] {
     Pool pool(PoolOptions{mebibyte});
     limit(RLIMIT_FSIZE, 2 * mebibyte);
     return says(failure_of([&] { pool.allocate(3 * mebibyte); }), "ulimit -f") &&
@@ -137,7 +119,7 @@ class Pair {
 };
 
 TEST(ShmLimitsTest, AReaderWithoutRoomForTheMemoryIsTold) {
-  EXPECT_TRUE(in_a_child([] {
+  EXPECT_TRUE(os::holds_in_child([] {
     Pair pair;
     if (!pair.connect().ok()) return false;
     limit_address_space(32 * mebibyte);

@@ -5,9 +5,13 @@
 #include <dirent.h>
 #include <signal.h>
 #include <sys/prctl.h>
+#include <sys/wait.h>
 #include <unistd.h>
 
 #include <chrono>
+#include <concepts>
+#include <cstdio>
+#include <exception>
 #include <fstream>
 #include <memory>
 #include <string>
@@ -32,15 +36,38 @@ inline bool others_sleep() {
   return true;
 }
 
-// fork(), as soon as the other threads sleep. The child dies with the thread that forked: a test
-// that fails leaves nobody behind.
+// fork(), as soon as the other threads sleep.
 inline pid_t quiet_fork() {
   for (int looks = 0; looks < 5000 && !others_sleep(); ++looks) {
     std::this_thread::sleep_for(std::chrono::milliseconds(1));
   }
-  const pid_t child = ::fork();
-  if (child == 0) ::prctl(PR_SET_PDEATHSIG, SIGKILL);
-  return child;
+  return ::fork();
+}
+
+// A child that does `work` and ends: with 0, or with 1 after an exception, which it prints. It dies
+// with the thread that forked it, so that a test that fails leaves nobody behind.
+template <std::invocable Work>
+pid_t fork_child(Work&& work) {
+  const pid_t child = quiet_fork();
+  if (child != 0) return child;
+  ::prctl(PR_SET_PDEATHSIG, SIGKILL);
+  ::alarm(100);
+  try {
+    work();
+  } catch (const std::exception& error) {
+    std::fprintf(stderr, "in the child: %s\n", error.what());
+    ::_exit(1);
+  }
+  ::_exit(0);
+}
+
+// Whether `check` holds in a child.
+template <std::predicate Check>
+bool holds_in_child(Check&& check) {
+  const pid_t child = fork_child([&] { ::_exit(check() ? 0 : 1); });
+  int status = -1;
+  ::waitpid(child, &status, 0);
+  return status == 0;
 }
 
 }  // namespace tensorbus::os

@@ -232,15 +232,11 @@ TEST_F(EtcdFaults, AForkedChildIsToldToConnectAgain) {
   auto store = server.connect();
   set(*store, "k", "1");
   const auto watch = store->watch("k", false, soon());
-  const pid_t child = os::quiet_fork();
-  if (child == 0) {
+  EXPECT_TRUE(os::holds_in_child([&] {
     const bool told = status_of([&] { get(*store, "k"); }).code == Code::failed;
     store.reset();
-    ::_exit(told ? 0 : 1);
-  }
-  int status = -1;
-  ::waitpid(child, &status, 0);
-  EXPECT_EQ(status, 0);
+    return told;
+  }));
   set(*store, "k", "2");
   EXPECT_EQ(watch->next(within(seconds(2))).value, "2");
 }
