@@ -26,6 +26,7 @@ namespace tensorbus {
 struct BusOptions {
   Rank rank = 0;  // unique among the agents of the namespace
   std::string space = "default";
+  std::string bind{};  // an address of this machine that other hosts reach; empty: this host only
   Deadline deadline = Deadline::after(std::chrono::seconds(30));  // to reach the store
 };
 

@@ -108,9 +108,11 @@ class BusClient {
         bus::connect_to_agent(std::move(options), deadline(timeout)), process_pool()));
   }
 
-  BusClient(std::shared_ptr<Store> store, Rank rank, std::string space, Timeout timeout) {
+  BusClient(std::shared_ptr<Store> store, Rank rank, std::string space, std::string bind,
+            Timeout timeout) {
     embedded_ = Owned(std::make_unique<bus::Embedded>(
-        std::move(store), bus::EmbeddedOptions{rank, std::move(space), process_pool()},
+        std::move(store),
+        bus::EmbeddedOptions{rank, std::move(space), process_pool(), std::move(bind)},
         deadline(timeout)));
     client_ = Owned(std::make_unique<bus::Client>(embedded_->connect(), embedded_->pool()));
   }
@@ -273,8 +275,9 @@ void bind_client(nb::module_& module) {
       .def(nb::init<std::string, std::string, std::string, Rank, Timeout>(), nb::arg("queue_path"),
            nb::arg("state_path"), nb::arg("namespace"), nb::arg("rank"), nb::arg("timeout").none(),
            Release())
-      .def(nb::init<std::shared_ptr<Store>, Rank, std::string, Timeout>(), nb::arg("store"),
-           nb::arg("rank"), nb::arg("namespace"), nb::arg("timeout").none(), Release())
+      .def(nb::init<std::shared_ptr<Store>, Rank, std::string, std::string, Timeout>(),
+           nb::arg("store"), nb::arg("rank"), nb::arg("namespace"), nb::arg("bind"),
+           nb::arg("timeout").none(), Release())
       .def("init_pair", &init_pair, nb::arg("pair"), nb::arg("local"), nb::arg("remote"),
            nb::arg("world_size"), nb::arg("mesh").none(), nb::arg("placements"),
            nb::arg("coordinate").none(), nb::arg("blocking"), nb::arg("timeout").none())

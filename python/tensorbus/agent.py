@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 from tensorbus import _core
 from tensorbus.kvstore import StoreServer, connect
-from tensorbus.paths import command_queue_path, state_path
+from tensorbus.paths import bind_address, command_queue_path, state_path
 
 if TYPE_CHECKING:
     from tensorbus.kvstore import CoreStore
@@ -69,7 +69,7 @@ class TensorBusAgent:
                 space,
                 self._queue_path,
                 self._state_path,
-                "",
+                bind_address(None),
                 store_timeout,
             )
         except BaseException:

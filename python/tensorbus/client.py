@@ -15,7 +15,7 @@ from tensorbus.dtensor import check_layout, local_part
 from tensorbus.kvstore import CoreStore, KVStore, connect
 from tensorbus.layout import coordinate_of, mesh_of, placement_of
 from tensorbus.parting import keep_until
-from tensorbus.paths import command_queue_path, state_path
+from tensorbus.paths import bind_address, command_queue_path, state_path
 from tensorbus.transfer import Transfer
 
 __all__ = ["BatchHandler", "TensorBusClient", "generate_semaphore_name", "logger"]
@@ -72,11 +72,13 @@ class TensorBusClient:
         namespace: str = "default",
         *,
         connection_timeout: float = 30.0,
+        bind: str | None = None,
     ) -> TensorBusClient:
         """A client with an agent of its own, on a thread of this process and without files.
 
         ``store`` is a URL or a store of ``tensorbus.kvstore``; ``rank`` is unique among the agents
-        of the namespace.
+        of the namespace. ``bind`` (default: ``TENSORBUS_BIND``) is the address of this machine on
+        which agents of other hosts reach it; without one it serves this host only.
         """
         if rank < 0:
             raise ValueError(f"rank is {rank}; ranks are 0 or more")
@@ -88,7 +90,9 @@ class TensorBusClient:
             raise ValueError(f"store is a URL or a store of tensorbus.kvstore, not {store!r:.100}")
         client = cls.__new__(cls)
         try:
-            core = _core.BusClient(store._core, rank, namespace, connection_timeout)
+            core = _core.BusClient(
+                store._core, rank, namespace, bind_address(bind), connection_timeout
+            )
         except BaseException:
             if own_store is not None:
                 own_store.close()

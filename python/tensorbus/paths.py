@@ -1,4 +1,4 @@
-"""Where the files of an agent are."""
+"""Where the files of an agent are, and where other hosts reach it."""
 
 from tensorbus import _core
 
@@ -11,6 +11,11 @@ def command_queue_path(rank: int, given: str | None) -> str:
 def state_path(rank: int, given: str | None) -> str:
     default = f"/tmp/agent_rank{rank}_state.lmdb"
     return _path("agent_state_lmdb_path", given, "TENSOR_BUS_STATE_PATH", default)
+
+
+def bind_address(given: str | None) -> str:
+    """Empty: this host only."""
+    return (_core.variable("TENSORBUS_BIND") or "") if given is None else given
 
 
 def _path(argument: str, given: str | None, variable: str, default: str) -> str:

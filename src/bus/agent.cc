@@ -21,8 +21,12 @@ Agent::Agent(AgentParts parts, AgentOptions options)
     : parts_(std::move(parts)),
       options_(std::move(options)),
       links_(parts_.fabric, parts_.secret),
-      context_{options_.rank,    parts_.fabric, links_,         operations_,
-               parts_.directory, catalog_,      parts_.channel, parts_.random} {}
+      context_{options_.rank, parts_.fabric,  links_,        operations_,   parts_.directory,
+               catalog_,      parts_.channel, parts_.random, parts_.reached},
+      incarnation_(parts_.random()) {
+  context_.at(Step::started);
+  publish_self();
+}
 
 Agent::~Agent() = default;
 
@@ -76,7 +80,7 @@ void Agent::take(const ChannelEvent& event) {
                         [&](const auto& each) { return each.first == cancelled->id; }) > 0) {
         fail(cancelled->id, cancelled->reason);
         const End ended = end;
-        if (!here.established && here.waiting.empty()) drop_pair(ended, here.session);
+        if (!here.lasts && here.waiting.empty()) drop_pair(ended, here.session);
         return;
       }
     }
@@ -102,6 +106,7 @@ void Agent::take(const ChannelEvent& event) {
 void Agent::dispatch(const Submission& submission) {
   try {
     if (closing_) throw Error(Code::cancelled, "the agent stops");
+    if (!replaced_.ok()) throw Error(replaced_);
     if (const auto* pair = std::get_if<InitPair>(&submission.command)) {
       init_pair(submission, *pair);
     } else if (const auto* batch = std::get_if<RegisterBatch>(&submission.command)) {
@@ -122,6 +127,10 @@ void Agent::take(const DirectoryEvent& event) {
   if (const auto* changed = std::get_if<Changed>(&event)) {
     const auto key = catalog_.apply(*changed);
     if (!key) return;
+    if (const auto* agent = std::get_if<AgentKey>(&*key);
+        agent != nullptr && agent->rank == rank()) {
+      look_at_self(changed->value);
+    }
     if (std::holds_alternative<PairKey>(*key)) changed_pairs_ = true;
     if (const auto* batch = std::get_if<BatchKey>(&*key)) changed_.insert(batch->batch);
     if (const auto* generation = std::get_if<GenerationKey>(&*key)) {
@@ -187,9 +196,37 @@ std::uint64_t Agent::incarnation(std::uint64_t session) {
   return at->second;
 }
 
+void Agent::publish_self() {
+  parts_.directory.publish(to_text(AgentKey{rank()}),
+                           encode(AgentRecord{incarnation_, parts_.fabric.address()}));
+}
+
+// Two that start at once both find the rank free; the one whose record is replaced gives way.
+void Agent::look_at_self(const std::optional<std::string>& value) {
+  if (!value || !replaced_.ok()) return;
+  try {
+    const AgentRecord record = decode_agent_record(*value);
+    if (record.incarnation == incarnation_) {
+      seen_self_ = true;
+    } else if (seen_self_) {
+      replaced_ = {Code::failed, fmt::format("another agent has taken rank {}: {}", rank(),
+                                             to_string(record.address.identity))};
+      log::error("bus: {}", replaced_.message);
+      std::vector<std::uint64_t> sessions;
+      for (const auto& [session, incarnation] : sessions_) sessions.push_back(session);
+      for (const std::uint64_t session : sessions) end_session(session, replaced_);
+    }
+  } catch (const Error& error) {
+    log::warn("bus: the record of rank {} is ignored: {}", rank(), error.what());
+  }
+}
+
 void Agent::lease_lost() {
+  publish_self();
   for (auto& [session, incarnation] : sessions_) incarnation = parts_.random();
-  for (const auto& [end, here] : pairs_) publish(here, "");
+  for (const auto& [end, here] : pairs_) {
+    if (here.attempt != 0) publish(here, "");
+  }
   for (const auto& [key, batch] : batches_) {
     batch->publish_as(incarnation(batch->session()));
     changed_.insert(key.first);

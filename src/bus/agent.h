@@ -29,8 +29,9 @@ struct AgentParts {
   Channel& channel;
   Directory& directory;
   StateStore& state;
-  std::function<std::uint64_t()> random;  // incarnations, serials
-  std::string secret;                     // what the fabrics of all agents know
+  std::function<std::uint64_t()> random;        // incarnations, serials
+  std::string secret;                           // what the fabrics of all agents know
+  std::function<void(Step)> reached = nullptr;  // told of every step
 };
 
 struct AgentOptions {
@@ -64,8 +65,9 @@ class Agent {
     InitPair pair;
     std::set<std::uint64_t> sessions;
     std::uint64_t session = 0;  // who asked last
-    std::uint64_t attempt = 0;
-    bool established = false;
+    std::uint64_t attempt = 0;  // 0: nothing is published
+    bool established = false;   // both sides were complete
+    bool lasts = false;         // were so once: the record stays when a later wait ends
     KnownFailures known;
     std::vector<std::pair<CommandId, Deadline>> waiting;
   };
@@ -86,6 +88,8 @@ class Agent {
   void end_session(std::uint64_t session, const Status& why);
   std::uint64_t incarnation(std::uint64_t session);
   void lease_lost();
+  void publish_self();
+  void look_at_self(const std::optional<std::string>& value);
   // agent_commands.cc
   void init_pair(const Submission& submission, const InitPair& pair);
   void register_batch(const Submission& submission, const RegisterBatch& command);
@@ -94,7 +98,7 @@ class Agent {
   void close_batch(const Submission& submission, const CloseBatch& command);
   void assess_pair(const End& end);
   void publish(const PairHere& here, const std::string& failed);
-  void fail_pair(const End& end, const Status& why);
+  void fail_pair(const End& end, const Status& why, bool tell);
   void end_waiting(PairHere& here);
   void drop_pair(const End& end, std::uint64_t session);
   // Publishes again what a client that is back had asked an earlier agent for.
@@ -118,6 +122,9 @@ class Agent {
   std::set<std::string> changed_;               // batches whose records changed
   bool changed_pairs_ = false;
   Status unreachable_;  // the store
+  const std::uint64_t incarnation_;
+  bool seen_self_ = false;
+  Status replaced_;  // another agent has this rank now
   TimePoint next_beat_{};
   bool closing_ = false;
 };

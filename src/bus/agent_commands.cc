@@ -8,7 +8,7 @@
 namespace tensorbus::bus {
 namespace {
 
-constexpr std::int64_t smallest_chunk = 4096;
+constexpr std::int64_t smallest_chunk = plan::part_alignment;
 constexpr std::size_t longest_name = 1024;
 
 [[noreturn]] void refuse(const std::string& why) { throw Error(Code::invalid_argument, why); }
@@ -45,7 +45,7 @@ void Agent::init_pair(const Submission& submission, const InitPair& pair) {
   }
   const End end{pair.pair, pair.local};
   const auto found = pairs_.find(end);
-  if (found != pairs_.end() && found->second.established && !same_side(found->second.pair, pair)) {
+  if (found != pairs_.end() && found->second.lasts && !same_side(found->second.pair, pair)) {
     for (const auto& [rank, member] : catalog_.members(end)) {
       if (rank == context_.rank || !member->failed.empty()) continue;
       refuse(fmt::format("{} is in use by rank {} with another layout, size or remote name",
@@ -54,15 +54,17 @@ void Agent::init_pair(const Submission& submission, const InitPair& pair) {
   }
   PairHere& here = pairs_[end];
   const std::uint64_t before = here.session != 0 ? incarnation(here.session) : 0;
-  const bool again = here.established && same_side(here.pair, pair) &&
-                     before == incarnation(submission.id.session);
+  const bool again =
+      here.lasts && same_side(here.pair, pair) && before == incarnation(submission.id.session);
   here.pair = pair;
   here.sessions.insert(submission.id.session);
   here.waiting.emplace_back(submission.id, submission.deadline);
+  context_.at(Step::pairing);
+  here.established = false;
   if (!again) {
     here.session = submission.id.session;
     here.attempt = parts_.random();
-    here.established = false;
+    here.lasts = false;
     here.known.merge(failures(catalog_, pair));
     publish(here, "");
   }
@@ -87,20 +89,28 @@ void Agent::publish(const PairHere& here, const std::string& failed) {
 
 void Agent::assess_pair(const End& end) {
   PairHere& here = pairs_.at(end);
-  if (here.waiting.empty()) return;
+  if (here.established || here.attempt == 0) return;
   // What the store shows of us is what the others see.
   const auto shown = catalog_.member({end, context_.rank});
   if (shown == nullptr || shown->attempt != here.attempt) return;
   const Verdict verdict = assess(catalog_, here.pair, here.known);
-  if (!verdict.failed.ok()) return fail_pair(end, verdict.failed);
+  if (!verdict.failed.ok()) {
+    if (!here.waiting.empty()) fail_pair(end, verdict.failed, !verdict.elsewhere);
+    return;
+  }
   if (!verdict.ready) return;
   here.established = true;
+  here.lasts = true;
   for (const auto& [id, deadline] : std::exchange(here.waiting, {})) fail(id, Status{});
 }
 
-void Agent::fail_pair(const End& end, const Status& why) {
+void Agent::fail_pair(const End& end, const Status& why, bool tell) {
   PairHere& here = pairs_.at(end);
-  publish(here, why.message);
+  if (tell) {
+    publish(here, why.message);
+  } else {
+    parts_.directory.withdraw(to_text(PairKey{end, context_.rank}));
+  }
   for (const auto& [id, deadline] : std::exchange(here.waiting, {})) fail(id, why);
   // Whoever was there had the same verdict.
   for (const std::string& side : {here.pair.local, here.pair.remote}) {
@@ -108,7 +118,8 @@ void Agent::fail_pair(const End& end, const Status& why) {
       here.known.insert({rank, member->attempt});
     }
   }
-  here.established = false;
+  here.lasts = false;
+  here.attempt = 0;
 }
 
 void Agent::end_waiting(PairHere& here) {
@@ -123,8 +134,9 @@ void Agent::end_waiting(PairHere& here) {
     ended = true;
     return true;
   });
-  if (ended && !here.established && here.waiting.empty()) {
+  if (ended && !here.lasts && here.waiting.empty()) {
     parts_.directory.withdraw(to_text(PairKey{{here.pair.pair, here.pair.local}, context_.rank}));
+    here.attempt = 0;
   }
 }
 
@@ -152,6 +164,7 @@ void Agent::restore(std::uint64_t session) {
       here.session = session;
       here.attempt = parts_.random();
       here.established = true;
+      here.lasts = true;
       publish(here, "");
     } catch (const std::exception& error) {
       log::warn("bus: rank {}: the state {} is ignored: {}", rank(), key, error.what());
@@ -190,7 +203,7 @@ void Agent::register_batch(const Submission& submission, const RegisterBatch& co
     const End end = local_end(item.pair, command.role);
     const PairHere& here = pairs_.at(end);
     if (!here.established) {
-      if (here.waiting.empty()) {
+      if (here.waiting.empty() && !here.lasts) {
         refuse(fmt::format("pair \"{}\" is not complete; call init_pair first", item.pair));
       }
       deferred_.push_back(submission);

@@ -26,6 +26,7 @@ bool Batch::over() const noexcept {
 
 void Batch::register_for(CommandId id, Deadline deadline) {
   registering_ = Waiting{id, deadline};
+  context_.at(Step::registering);
   context_.directory.publish(to_text(key_), encode(record_));
 }
 
@@ -99,6 +100,7 @@ void Batch::close(std::optional<CommandId> id, const Status& why) {
     }
   }
   if (closing_) return;
+  context_.at(Step::closing);
   if (record_.failed.empty()) context_.directory.withdraw(to_text(key_));
   if (registering_) answer(std::exchange(registering_, std::nullopt)->id, why);
   if (source_ != nullptr) {
@@ -260,6 +262,7 @@ void Batch::step_recv(Queued& recv) {
   if (running == nullptr) return;
   context_.channel.progress(recv.id, running->bytes_done(), running->bytes_total());
   if (!running->done() || running->unexplained(context_.now)) return;
+  context_.at(Step::received);
   complete(recv.id, running->outcome());
   queue_.pop_front();
   reader_->finish_recv();

@@ -99,12 +99,12 @@ class Batch {
   void follow_own_generation();
   void follow_their_generation();
   void check_registered();
-  void fail_registration(const Status& why);
+  void fail_registration(const Status& why, bool tell);
   void expose();
   void end_generation(Rank left, const std::string& why);
   void propose_end(const GenerationKey& key, const Generation& generation, Rank left,
                    const std::string& why);
-  void join(const Generation& generation);
+  void join(const Generation& generation, const Passage& passage);
   std::vector<TensorView> ordered(const Group& sources) const;
   bool fresh(const Group& group, const Generation* last) const;
 

@@ -2,9 +2,11 @@
 #include <fmt/ranges.h>
 
 #include <algorithm>
+#include <set>
 
 #include "base/log.h"
 #include "bus/batch.h"
+#include "fabric/routed_fabric.h"
 
 namespace tensorbus::bus {
 namespace {
@@ -39,7 +41,7 @@ std::vector<std::pair<Rank, std::uint64_t>> signature(const Group& one, const Gr
 bool is_one_group(const Catalog& catalog, const std::string& batch, const Group& group,
                   const End& start) {
   const GroupFinding found = find_group(catalog, batch, {start});
-  return found.group && found.group->sides.size() == group.sides.size();
+  return !found.group || found.group->sides.size() == group.sides.size();
 }
 
 }  // namespace
@@ -53,12 +55,11 @@ void Batch::update() {
       follow_own_generation();
     }
     if (remote_) follow_their_generation();
+  } catch (const FailedElsewhere& error) {
+    // What is registered goes on with those it knows.
+    return registering_ ? fail_registration(error.status(), false) : void();
   } catch (const Error& error) {
-    if (!registering_) {
-      log::warn("bus: batch \"{}\": {}", key_.batch, error.what());
-      return;
-    }
-    return fail_registration(error.status());
+    return registering_ ? fail_registration(error.status(), true) : void();
   }
   check_registered();
 }
@@ -139,6 +140,7 @@ void Batch::follow_own_generation() {
       log::debug("bus: rank {}: generation {} of batch \"{}\" begins", key_.rank, current->number,
                  key_.batch);
       source_ = std::make_unique<Source>(context_, current->number);
+      context_.at(Step::generation_begun);
     }
     return;
   }
@@ -173,6 +175,7 @@ void Batch::propose_end(const GenerationKey& key, const Generation& generation, 
 
 void Batch::end_generation(Rank left, const std::string& why) {
   if (stale()) return;
+  context_.at(Step::generation_ended);
   left_ = left;
   stale_ = {
       Code::failed,
@@ -214,18 +217,23 @@ void Batch::follow_their_generation() {
     if (reader_->started_in() != 0) fail_queue(Direction::recv, lost, who);
     reader_->forget_start();
   }
-  if (left || !reader_->idle() || reader_->waits()) return;
+  if (left || reader_->started() || !own_) return;
   // The record speaks of these registrations: plans are made from no others.
   const bool same = std::ranges::all_of(remote_->members, [&](const auto& entry) {
     const auto sender = current->senders.find(entry.first);
     return sender != current->senders.end() &&
            sender->second == Sender{entry.second->incarnation, entry.second->registration};
   });
-  if (same && own_) join(*current);
+  if (!same) return;
+  const Passage passage = make_passage(*remote_, *own_, key_.rank);
+  if (!reader_->idle() && reader_->fingerprint() != passage.fingerprint) {
+    // Made from older records than the senders have: they would not take it.
+    reader_->leave({Code::withdrawn, "the plan has changed"}, std::nullopt);
+  }
+  if (reader_->idle() && !reader_->waits()) join(*current, passage);
 }
 
-void Batch::join(const Generation& generation) {
-  const Passage passage = make_passage(*remote_, *own_, key_.rank);
+void Batch::join(const Generation& generation, const Passage& passage) {
   JoinPlan plan;
   plan.batch = key_.batch;
   plan.group = remote_->name;
@@ -235,15 +243,20 @@ void Batch::join(const Generation& generation) {
   plan.fingerprint = passage.fingerprint;
   plan.streams = plan::read_streams(passage.plans, key_.rank, record_.chunk_bytes);
   plan.targets = ordered(*remote_);
+  std::set<Rank> far;  // read together with sources on other hosts: all in the same way
   for (const plan::Stream& stream : plan.streams) {
+    std::set<std::string> hosts;
     for (const Rank rank : stream.source.ranks) {
       for (const auto& [end, side] : remote_->sides) {
         if (const auto member = context_.catalog.member({end, rank})) {
           plan.sources[rank] = member->address;
         }
       }
+      hosts.insert(plan.sources[rank].identity.host);
     }
+    if (hosts.size() > 1) far.insert(stream.source.ranks.begin(), stream.source.ranks.end());
   }
+  for (const Rank rank : far) plan.sources[rank] = fabric::network_only(plan.sources[rank]);
   reader_->join(std::move(plan));
 }
 
@@ -320,10 +333,12 @@ void Batch::check_registered() {
   answer(std::exchange(registering_, std::nullopt)->id, Status{});
 }
 
-void Batch::fail_registration(const Status& why) {
-  // The others must know, and those who come later.
-  record_.failed = why.message;
-  context_.directory.publish(to_text(key_), encode(record_));
+void Batch::fail_registration(const Status& why, bool tell) {
+  if (tell) {
+    // The others must know, and those who come later.
+    record_.failed = why.message;
+    context_.directory.publish(to_text(key_), encode(record_));
+  }
   answer(std::exchange(registering_, std::nullopt)->id, why);
   close(std::nullopt, why);
 }

@@ -9,6 +9,7 @@
 #include "bus/channel.h"
 #include "bus/directory.h"
 #include "bus/links.h"
+#include "bus/step.h"
 #include "fabric/fabric.h"
 #include "tensorbus/deadline.h"
 
@@ -49,7 +50,12 @@ struct Context {
   Catalog& catalog;
   Channel& channel;
   std::function<std::uint64_t()> random;
+  std::function<void(Step)> reached;  // may be empty
   TimePoint now{};
+
+  void at(Step step) const {
+    if (reached) reached(step);
+  }
 };
 
 }  // namespace tensorbus::bus

@@ -1,28 +1,16 @@
 #include "bus/daemon.h"
 
-#include <cstring>
 #include <utility>
 
 #include "base/clock.h"
 #include "base/log.h"
-#include "base/secret.h"
 #include "bus/agent.h"
+#include "bus/claim.h"
+#include "bus/fabrics.h"
 #include "bus/loop.h"
 #include "bus/store_directory.h"
-#include "fabric/shm_fabric.h"
 
 namespace tensorbus::bus {
-namespace {
-
-std::uint64_t random_number() {
-  const Id16 id = random_id();
-  std::uint64_t number = 0;
-  std::memcpy(&number, id.data(), sizeof number);
-  return number;
-}
-
-}  // namespace
-
 std::string default_queue_path(Rank rank) {
   return "/tmp/agent_rank" + std::to_string(rank) + "_command.lmdb";
 }
@@ -35,9 +23,6 @@ Daemon::Daemon(std::shared_ptr<Store> store, DaemonOptions options, Deadline dea
       store_(std::move(store)),
       pool_(std::make_shared<fabric::Pool>()),
       state_(std::make_unique<LmdbState>(options_.state_path)) {
-  if (!options_.bind.empty()) {
-    throw Error(Code::unsupported, "agents do not reach other hosts yet; leave out the address");
-  }
   SocketChannelOptions channel;
   channel.queue_path = options_.queue_path;
   channel.space = options_.space;
@@ -47,11 +32,8 @@ Daemon::Daemon(std::shared_ptr<Store> store, DaemonOptions options, Deadline dea
   };
   channel_ = make_socket_channel(channel);
   const std::string secret = shared_secret(*store_, options_.space, deadline);
-  fabric::ShmOptions shm;
-  shm.name = "rank " + std::to_string(options_.rank);
-  shm.secret = secret;
-  shm.pool = pool_;
-  fabric_ = fabric::make_shm_fabric(std::move(shm));
+  fabric_ = make_agent_fabric(options_.rank, secret, pool_, options_.bind);
+  check_rank_is_free(*store_, options_.space, options_.rank, *fabric_, secret, deadline);
   directory_ = make_store_directory(store_, {options_.space});
   agent_ = std::make_unique<Agent>(
       AgentParts{*fabric_, *channel_, *directory_, *state_, random_number, secret},

@@ -1,25 +1,13 @@
 #include "bus/embedded.h"
 
-#include <cstring>
-
 #include "base/log.h"
-#include "base/secret.h"
 #include "bus/agent.h"
+#include "bus/claim.h"
+#include "bus/fabrics.h"
 #include "bus/loop.h"
 #include "bus/store_directory.h"
-#include "fabric/shm_fabric.h"
 
 namespace tensorbus::bus {
-namespace {
-
-std::uint64_t random_number() {
-  const Id16 id = random_id();
-  std::uint64_t number = 0;
-  std::memcpy(&number, id.data(), sizeof(number));
-  return number;
-}
-
-}  // namespace
 
 Embedded::Embedded(std::shared_ptr<Store> store, EmbeddedOptions options, Deadline deadline)
     : store_(std::move(store)), pool_(std::move(options.pool)) {
@@ -29,11 +17,8 @@ Embedded::Embedded(std::shared_ptr<Store> store, EmbeddedOptions options, Deadli
   }
   if (pool_ == nullptr) pool_ = std::make_shared<fabric::Pool>();
   const std::string secret = shared_secret(*store_, options.space, deadline);
-  fabric::ShmOptions shm;
-  shm.name = "rank " + std::to_string(options.rank);
-  shm.secret = secret;
-  shm.pool = pool_;
-  fabric_ = fabric::make_shm_fabric(std::move(shm));
+  fabric_ = make_agent_fabric(options.rank, secret, pool_, options.bind);
+  check_rank_is_free(*store_, options.space, options.rank, *fabric_, secret, deadline);
   channel_ = make_memory_channel();
   directory_ = make_store_directory(store_, {options.space});
   agent_ = std::make_unique<Agent>(

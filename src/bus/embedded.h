@@ -23,6 +23,7 @@ struct EmbeddedOptions {
   std::string space = "default";
   // Whose memory other processes map; null: one of its own.
   std::shared_ptr<fabric::Pool> pool;
+  std::string bind;  // the address on which other hosts reach it; empty: this host only
 };
 
 class Embedded {

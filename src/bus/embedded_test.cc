@@ -143,6 +143,21 @@ TEST_P(EmbeddedTest, RoundsBetweenTwoAndTwoRanks) {
   }
 }
 
+TEST(Embedded, ARankHasOneAgent) {
+  const std::string store = "memory://embedded_rank_test";
+  const std::shared_ptr<Store> shared = connect(StoreUrl::parse(store));
+  EmbeddedOptions options;
+  options.rank = 4;
+  auto first = std::make_unique<Embedded>(shared, options, soon());
+  const auto second = [&] { Embedded(shared, options, soon()); };
+  // Its record is published by its thread.
+  const std::string key = KeyScope("default", "bus").full("agent/4");
+  shared->wait({key, false, 1, std::nullopt, {}}, soon());
+  EXPECT_THROW(second(), Error);
+  first.reset();
+  EXPECT_NO_THROW(second());
+}
+
 // proves: B3.10, B3.17
 TEST(Embedded, AnAgentThatStopsIsMissedByItsReaders) {
   const TestSide train = side("train", {0}, Replicate{});

@@ -5,11 +5,12 @@
 namespace tensorbus::bus {
 
 LinkPtr Links::open(const fabric::Address& remote, Deadline deadline) {
-  if (const auto found = opened_.find(remote.identity.id); found != opened_.end()) {
+  const std::pair key(remote.identity.id, remote.where);
+  if (const auto found = opened_.find(key); found != opened_.end()) {
     return found->second;
   }
   auto link = std::make_shared<Link>(fabric_.connect(remote, secret_, deadline));
-  opened_[remote.identity.id] = link;
+  opened_[key] = link;
   links_[link->peer().get()] = link;
   return link;
 }

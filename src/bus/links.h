@@ -6,7 +6,10 @@
 #include <deque>
 #include <map>
 #include <memory>
+#include <optional>
 #include <string>
+#include <utility>
+#include <vector>
 
 #include "bus/messages.h"
 #include "fabric/fabric.h"
@@ -55,8 +58,8 @@ class Links {
 
   fabric::Fabric& fabric_;
   std::string secret_;
-  std::map<Id16, LinkPtr> opened_;                // by the id of the remote fabric
-  std::map<const fabric::Peer*, LinkPtr> links_;  // all; only ever looked up
+  std::map<std::pair<Id16, std::string>, LinkPtr> opened_;  // by the remote's id and address
+  std::map<const fabric::Peer*, LinkPtr> links_;            // all; only ever looked up
   std::vector<LinkPtr> congested_;
 };
 

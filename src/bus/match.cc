@@ -200,7 +200,9 @@ GroupFinding find_group(const Catalog& catalog, const std::string& batch,
         continue;
       }
       if (!member->failed.empty()) {
-        refuse(fmt::format("batch \"{}\": rank {} failed: {}", batch, rank, member->failed));
+        throw FailedElsewhere(
+            Code::invalid_argument,
+            fmt::format("batch \"{}\": rank {} failed: {}", batch, rank, member->failed));
       }
       const auto [at, fresh] = group.members.emplace(rank, member);
       if (!fresh && at->second != member) {
@@ -322,16 +324,25 @@ std::vector<std::optional<std::size_t>> item_order(const Group& sources,
 }
 
 std::vector<Rank> readers_of(const Group& sources, const Group& targets, Rank source) {
-  std::vector<Rank> readers;
+  // Readers with a part in the same pairs have the same plans, unless ranks face each other.
+  std::map<std::vector<std::string>, std::vector<Rank>> alike;
   for (const auto& [reader, member] : targets.members) {
-    const Passage passage = make_passage(sources, targets, reader);
-    for (const plan::Stream& stream : plan::read_streams(passage.plans, reader)) {
-      if (std::ranges::find(stream.source.ranks, source) == stream.source.ranks.end()) continue;
-      readers.push_back(reader);
-      break;
+    std::vector<std::string> pairs;
+    for (const auto& [end, side] : targets.sides) {
+      if (std::ranges::find(side.ranks, reader) == side.ranks.end()) continue;
+      pairs.push_back(end.pair);
+      if (!side.layout) pairs.push_back(std::to_string(reader));
+    }
+    alike[std::move(pairs)].push_back(reader);
+  }
+  std::set<Rank> readers;
+  for (const auto& [pairs, ranks] : alike) {
+    const Passage passage = make_passage(sources, targets, ranks.front());
+    for (const plan::Stream& stream : plan::serve_streams(passage.plans, source)) {
+      if (std::ranges::find(ranks, stream.reader) != ranks.end()) readers.insert(stream.reader);
     }
   }
-  return readers;
+  return {readers.begin(), readers.end()};
 }
 
 }  // namespace tensorbus::bus

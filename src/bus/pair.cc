@@ -86,7 +86,8 @@ Catalog::PairMembers living(const Catalog& catalog, const End& end, const KnownF
   for (const auto& [rank, member] : members) {
     if (member->failed.empty() || known == nullptr) continue;
     if (known->contains({rank, member->attempt})) continue;
-    refuse(end, fmt::format("rank {} failed: {}", rank, member->failed));
+    throw FailedElsewhere(Code::invalid_argument,
+                          fmt::format("rank {} failed: {}", rank, member->failed));
   }
   std::erase_if(members, [](const auto& entry) { return !entry.second->failed.empty(); });
   return members;
@@ -160,13 +161,15 @@ Verdict assess(const Catalog& catalog, const InitPair& pair, const KnownFailures
     const Finding remote = find_side(catalog, {pair.pair, pair.remote}, &known);
     if (local.side && remote.side) {
       check_match(*local.side, *remote.side);
-      return {true, {}, ""};
+      return {true, {}, false, ""};
     }
     std::string missing = local.missing;
     if (!missing.empty() && !remote.missing.empty()) missing += "; ";
-    return {false, {}, missing + remote.missing};
+    return {false, {}, false, missing + remote.missing};
+  } catch (const FailedElsewhere& error) {
+    return {false, error.status(), true, ""};
   } catch (const Error& error) {
-    return {false, error.status(), ""};
+    return {false, error.status(), false, ""};
   }
 }
 

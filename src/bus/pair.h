@@ -10,6 +10,7 @@
 
 #include "bus/catalog.h"
 #include "tensorbus/layout.h"
+#include "tensorbus/status.h"
 
 namespace tensorbus::bus {
 
@@ -22,6 +23,13 @@ struct Side {
   std::optional<Layout> layout;  // none: every rank is on its own
 
   bool partial() const { return layout && layout->has_partial(); }
+};
+
+// Another rank has failed, and said so. Whoever fails because of that says nothing, or failures
+// would echo for ever.
+class FailedElsewhere : public Error {
+ public:
+  using Error::Error;
 };
 
 // Attempts that had failed before ours began: their ranks have to try again.
@@ -40,7 +48,8 @@ void check_match(const Side& one, const Side& other);
 
 struct Verdict {
   bool ready = false;
-  Status failed;        // ok: not failed
+  Status failed;  // ok: not failed
+  bool elsewhere = false;
   std::string missing;  // while neither
 };
 Verdict assess(const Catalog& catalog, const InitPair& pair, const KnownFailures& known);

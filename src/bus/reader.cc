@@ -30,6 +30,7 @@ void Reader::join(JoinPlan plan) {
   }
   sources_.clear();
   phase_ = Phase::subscribing;
+  context_.at(Step::subscribing);
   const Deadline deadline(context_.now + connect_patience);
   for (const auto& [rank, address] : plan_.sources) {
     SourceEnd& source = sources_[rank];
@@ -136,6 +137,8 @@ void Reader::on_message(const LinkPtr& link, const AgentMessage& message) {
 void Reader::on_subscribed(Rank rank, SourceEnd& source, const Subscribed& answer) {
   if (phase_ != Phase::subscribing || source.region != nullptr) return;
   if (!answer.status.ok()) {
+    // It has no word left for us on this connection; a new one starts afresh.
+    if (answer.status.code == Code::queue_full) context_.fabric.disconnect(*source.link->peer());
     return fail_joining(fmt::format("rank {}: {}", rank, answer.status.message));
   }
   source.word = answer.word;
@@ -162,6 +165,7 @@ void Reader::join_all_when_ready() {
     if (source.region == nullptr) return;
   }
   phase_ = Phase::joining;
+  context_.at(Step::joining);
   for (const auto& [rank, source] : sources_) {
     context_.links.send(*source.link, plan_.generation, serial_, Join{});
   }
@@ -175,6 +179,7 @@ void Reader::start_when_joined() {
     first = std::max(first, source.next);
   }
   phase_ = Phase::started;
+  context_.at(Step::joined);
   started_in_ = plan_.generation;
   backoff_ = Duration::zero();
   trouble_.clear();
@@ -227,9 +232,16 @@ void Reader::start_recv(std::int64_t round) {
 }
 
 void Reader::finish_recv() {
-  if (recv_->consumed() && knows(recv_->serial())) {
+  // Whom one source has withdrawn it from can read it no more: the others need not wait.
+  const std::int64_t round = recv_->round();
+  const bool withdrawn = recv_->outcome().status.code == Code::withdrawn;
+  if ((recv_->consumed() || withdrawn) && knows(recv_->serial())) {
     for (auto& [rank, source] : sources_) {
-      if (source.view.floor <= recv_->round()) source.view = {recv_->round() + 1, false};
+      if (source.view.floor > round) continue;
+      if (source.view.offered && !recv_->consumed()) {
+        swap_word(rank, round, source.ticket, Mark::skipped);
+      }
+      source.view = {round + 1, false};
     }
   }
   recv_.reset();
@@ -238,6 +250,7 @@ void Reader::finish_recv() {
 void Reader::swap_word(Rank rank, std::int64_t round, std::uint64_t ticket, Mark mark) {
   SourceEnd& source = sources_.at(rank);
   if (source.region == nullptr) return;
+  context_.at(Step::skipping);
   fabric::Source lent_source = lent(source);
   lent_source.ticket = ticket;
   const RoundWord offered{Mark::offered, round};
@@ -292,7 +305,12 @@ std::vector<Rank> Reader::awaited() const {
 std::map<Rank, std::int64_t> Reader::offering() const {
   std::map<Rank, std::int64_t> rounds;
   for (const auto& [rank, source] : sources_) {
-    if (source.view.offered) rounds[rank] = source.view.floor;
+    if (!source.view.offered) continue;
+    // Where it is in sight the word is the truth; what was said may be over.
+    const auto& peer = source.link->peer();
+    const auto* word = peer->up() ? context_.fabric.watch(*peer, source.word) : nullptr;
+    if (word != nullptr && unpack(word->load(std::memory_order_acquire)).over()) continue;
+    rounds[rank] = source.view.floor;
   }
   return rounds;
 }
@@ -300,6 +318,8 @@ std::map<Rank, std::int64_t> Reader::offering() const {
 void Reader::conflict(Rank rank, std::int64_t round) {
   const auto found = sources_.find(rank);
   if (found == sources_.end()) return;
+  // No recv takes it meanwhile.
+  found->second.view = {round + 1, false};
   swap_word(rank, round, found->second.ticket, Mark::conflict);
 }
 

@@ -170,6 +170,20 @@ std::optional<RecordKey> parse_key(std::string_view key) {
   return std::nullopt;
 }
 
+std::string encode(const AgentRecord& record) {
+  return pack(Json::array({version, record.incarnation, binary(fabric::encode(record.address))}));
+}
+
+AgentRecord decode_agent_record(std::string_view bytes) {
+  const Json json = unpack(bytes, "agent record");
+  Fields fields = open(json, "agent record");
+  AgentRecord record;
+  record.incarnation = fields.natural();
+  record.address = fabric::decode_address(fields.bytes());
+  fields.end();
+  return record;
+}
+
 std::string encode(const PairMember& member) {
   return pack(Json::array({version, member.incarnation, member.attempt, member.failed,
                            binary(fabric::encode(member.address)), member.world_size, member.remote,

@@ -23,6 +23,13 @@ struct End {
 };
 std::string to_string(const End& end);  // side "trainer" of pair "weights"
 
+// An agent that runs. Leased.
+struct AgentRecord {
+  std::uint64_t incarnation = 0;
+  fabric::Address address;
+  friend bool operator==(const AgentRecord&, const AgentRecord&) = default;
+};
+
 // A rank that stands for an end. Leased: it is gone when the agent is, withdrawn when its worker
 // is.
 struct PairMember {
@@ -103,6 +110,8 @@ std::string to_text(const RecordKey& key);
 std::optional<RecordKey> parse_key(std::string_view key);
 
 // MessagePack. Decoding checks everything and throws Error(invalid_argument).
+std::string encode(const AgentRecord& record);
+AgentRecord decode_agent_record(std::string_view bytes);
 std::string encode(const PairMember& member);
 std::string encode(const BatchMember& member);
 std::string encode(const Generation& generation);

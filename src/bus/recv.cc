@@ -27,6 +27,7 @@ Recv::Recv(Context& context, std::int64_t generation, std::uint64_t serial, std:
 
 void Recv::start(std::vector<RecvPart> parts, const std::vector<TensorView>& targets) {
   state_ = next(state_, RecvEvent::all_offered).value();
+  context_.at(Step::reading);
   parts_ = std::move(parts);
   running_.resize(parts_.size());
   for (const RecvPart& part : parts_) bytes_total_ += part.stream->payload_bytes;
@@ -120,6 +121,7 @@ void Recv::fail(Status why, RecvEvent event) {
   const auto after = next(state_, event);
   if (!after) return;
   state_ = *after;
+  if (state_ == RecvState::draining) context_.at(Step::draining);
   outcome_.status = std::move(why);
   for (const auto& id : running_) {
     if (id) context_.fabric.cancel(*id);
@@ -131,6 +133,7 @@ void Recv::fail(Status why, RecvEvent event) {
 
 void Recv::commit() {
   state_ = next(state_, RecvEvent::all_read).value();
+  context_.at(Step::committing);
   left_ = commits_.size();
   const std::uint64_t offered = pack(RoundWord{Mark::offered, round_});
   const std::uint64_t read = pack(RoundWord{Mark::read, round_});

@@ -12,6 +12,7 @@ void SimulatedStore::set(const std::string& key, std::optional<std::string> valu
   } else if (values.erase(key) == 0) {
     return;
   }
+  if (watcher) watcher(key, value);
   for (Client* client : clients) client->pending_.push_back(Changed{key, value});
 }
 
@@ -115,18 +116,40 @@ std::span<std::int64_t> SimulatedLoan::numbers(std::size_t at) {
 
 Node::Node(Cluster& cluster, Rank rank) : cluster_(cluster), rank_(rank) { restart(); }
 
-void Node::restart() {
+void Node::restart(bool new_worker) {
   stopped_ = false;
-  fabric_ = fabric::make_memory_fabric(
-      cluster_.hub_, {"rank " + std::to_string(rank_), "secret", &cluster_.clock_});
+  fabric::MemoryFabricOptions options{"rank " + std::to_string(rank_), "secret", &cluster_.clock_};
+  options.arrives = [this](const fabric::Identity& peer) {
+    const auto line = Weather::line(rank_, rank_of(peer));
+    if (cluster_.weather.cut.contains(line)) return false;
+    return !cluster_.weather.late.contains(line) || cluster_.random(8) == 0;
+  };
+  options.proceeds = [this](const fabric::Identity& peer) {
+    if (cluster_.weather.network &&
+        cluster_.weather.cut.contains(Weather::line(rank_, rank_of(peer)))) {
+      return false;
+    }
+    return !cluster_.weather.slow.contains(rank_) || cluster_.random(8) == 0;
+  };
+  options.host = cluster_.random(2) == 0 ? "one" : "other";
+  options.most_waiting_messages = cluster_.weather.queue;
+  options.most_words = cluster_.weather.words;
+  options.watches = !cluster_.weather.network;
+  fabric_ = fabric::make_memory_fabric(cluster_.hub_, std::move(options));
   directory_ = std::make_unique<SimulatedStore::Client>(cluster_.store_);
   channel_ = std::make_unique<SimulatedChannel>();
   agent_ = std::make_unique<Agent>(
       AgentParts{*fabric_, *channel_, *directory_, state_,
-                 [&cluster = cluster_] { return cluster.random(); }, "secret"},
+                 [&cluster = cluster_] { return cluster.random(); }, "secret",
+                 [this](Step step) {
+                   last_step_ = step;
+                   if (cluster_.on_step) cluster_.on_step(rank_, step);
+                 }},
       AgentOptions{rank_, "simulation"});
-  session_ = ++cluster_.sessions_;
-  sequence_ = 0;
+  if (new_worker) {
+    session_ = ++cluster_.sessions_;
+    sequence_ = 0;
+  }
   channel_->push(SessionUp{session_, 1});
 }
 
@@ -137,6 +160,11 @@ void Node::kill() {
 }
 
 void Node::lapse() { directory_->expire(); }
+
+void Node::disconnect(Rank other) {
+  fabric::break_connections(*cluster_.hub_, "rank " + std::to_string(rank_),
+                            "rank " + std::to_string(other));
+}
 
 CommandId Node::submit(Command command, std::shared_ptr<Loan> loan, Deadline deadline) {
   const CommandId id{session_, ++sequence_};
@@ -155,22 +183,21 @@ Cluster::Cluster(std::uint64_t seed) : random_(seed), hub_(fabric::make_memory_h
 
 Node& Cluster::add(Rank rank) { return *(nodes_[rank] = std::make_unique<Node>(*this, rank)); }
 
-void Cluster::step() {
+std::optional<Rank> Cluster::step() {
   clock_.advance(std::chrono::microseconds(1 + random(100)));
   auto at = nodes_.begin();
   std::advance(at, static_cast<std::ptrdiff_t>(random(nodes_.size())));
   Node& node = *at->second;
-  if (!node.alive()) return;
-  switch (random(4)) {
-    case 0:
-      node.directory_->advance_request();
-      return;
-    case 1:
-      node.directory_->advance_change();
-      return;
-    default:
-      if (!node.stopped_) node.agent_->step(clock_.now());
+  if (!node.alive()) return std::nullopt;
+  const auto what = random(4);
+  if (what < 2) {
+    if (weather.far.contains(node.rank_)) return std::nullopt;
+    what == 0 ? node.directory_->advance_request() : node.directory_->advance_change();
+    return std::nullopt;
   }
+  if (node.stopped_) return std::nullopt;
+  node.agent_->step(clock_.now());
+  return node.rank_;
 }
 
 bool Cluster::run_until(const std::function<bool()>& holds, std::size_t most_steps) {

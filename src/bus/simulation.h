@@ -2,13 +2,16 @@
 // in-process fabric, and an order of events that follows from a seed.
 #pragma once
 
+#include <algorithm>
 #include <deque>
 #include <functional>
 #include <map>
 #include <memory>
 #include <optional>
 #include <random>
+#include <set>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "base/clock.h"
@@ -35,6 +38,8 @@ class SimulatedStore {
   class Client;
   std::map<std::string, std::string> values;
   std::vector<Client*> clients;
+  // Told of every change, before anybody else.
+  std::function<void(const std::string& key, const std::optional<std::string>& value)> watcher;
 
   void set(const std::string& key, std::optional<std::string> value);
 };
@@ -80,6 +85,7 @@ class SimulatedChannel final : public Channel {
   int fd() const noexcept override { return -1; }
 
   void push(ChannelEvent event) { waiting_.push_back(std::move(event)); }
+  std::size_t owed() const noexcept { return accepted_.size() - outcomes.size(); }
   std::map<CommandId, Outcome> outcomes;
   std::vector<CommandId> doubled;  // completed twice
   std::vector<CommandId> unknown;  // completed without having been accepted
@@ -114,6 +120,25 @@ class SimulatedLoan final : public Loan {
   fabric::Gate gate_;
 };
 
+// What lies between the ranks. A pair of ranks is ordered: the smaller first.
+struct Weather {
+  using Line = std::pair<Rank, Rank>;
+  static Line line(Rank one, Rank other) { return {std::min(one, other), std::max(one, other)}; }
+
+  std::set<Line> cut;        // nothing gets through, for now
+  std::set<Line> late;       // what is said comes late
+  std::set<Rank> slow;       // copies take long
+  std::set<Rank> far;        // hears from the store late
+  std::size_t queue = 1024;  // messages that wait for one rank
+  std::size_t words = 8192;  // of one connection
+  bool network = false;      // words are out of sight
+};
+
+// Whose fabric it is.
+inline Rank rank_of(const fabric::Identity& identity) {
+  return static_cast<Rank>(std::stoi(identity.name.substr(5)));
+}
+
 class Cluster;
 
 // One rank: a worker and its agent.
@@ -128,13 +153,19 @@ class Node {
   const Outcome* outcome(CommandId id) const;
   Rank rank() const noexcept { return rank_; }
   bool alive() const noexcept { return agent_ != nullptr; }
+  std::uint64_t session() const noexcept { return session_; }
+  Step last_step() const noexcept { return last_step_; }
 
   // The process dies: everything but the committed state is gone.
   void kill();
-  void restart();
+  // With a worker of its own, or with the one that outlived the agent.
+  void restart(bool new_worker = true);
   void stop() { stopped_ = true; }
   void resume() { stopped_ = false; }
+  bool stopped() const noexcept { return stopped_; }
   void lapse();
+  // Its connections with that rank break.
+  void disconnect(Rank other);
 
   SimulatedChannel& channel() { return *channel_; }
 
@@ -150,6 +181,7 @@ class Node {
   std::uint64_t session_ = 0;
   std::uint64_t sequence_ = 0;
   bool stopped_ = false;
+  Step last_step_ = Step::started;
 };
 
 class Cluster {
@@ -159,12 +191,16 @@ class Cluster {
   Node& add(Rank rank);
   Node& node(Rank rank) { return *nodes_.at(rank); }
   SimulatedClock& clock() { return clock_; }
+  SimulatedStore& store() { return store_; }
+  fabric::MemoryHub& hub() { return *hub_; }
+  Weather weather;
+  std::function<void(Rank, Step)> on_step;  // told of every step of every agent
   std::uint64_t random() { return random_(); }
   // Below `bound`.
   std::uint64_t random(std::uint64_t bound) { return random_() % bound; }
 
-  // One thing happens somewhere.
-  void step();
+  // One thing happens somewhere. At whose agent, if at one.
+  std::optional<Rank> step();
   // Until it holds; false if it does not within this many steps.
   bool run_until(const std::function<bool()>& holds, std::size_t most_steps = 200'000);
 

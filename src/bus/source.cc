@@ -41,6 +41,7 @@ void Source::subscribe(const LinkPtr& link, std::uint64_t serial, Rank reader,
     subscription.word = context_.fabric.make_word(*link->peer(), pack(RoundWord{}));
     const Subscribed answer{{}, region, subscription.word.number};
     subscriptions_.emplace(serial, std::move(subscription));
+    context_.at(Step::subscribed);
     context_.links.send(*link, generation_, serial, answer);
   } catch (const Error& error) {
     context_.links.send(*link, generation_, serial, Subscribed{error.status(), 0, 0});
@@ -54,6 +55,7 @@ void Source::on_message(const LinkPtr& link, const AgentMessage& message) {
   if (std::holds_alternative<Join>(message.body)) {
     if (subscription.joined) return;
     subscription.joined = true;
+    context_.at(Step::holding);
     subscription.start = highest_opened_ + 1;
     subscription.counts_since = context_.now;
     context_.links.send(*link, generation_, message.serial, Joined{subscription.start});
@@ -66,6 +68,7 @@ void Source::on_message(const LinkPtr& link, const AgentMessage& message) {
       note_ending(subscription, false);
     }
     subscription.started = true;
+    context_.at(Step::releasing);
     subscription.start = std::max(subscription.start, start->round);
   } else if (std::holds_alternative<Leave>(message.body)) {
     end_subscription(message.serial, "the reader left", false);
@@ -88,6 +91,7 @@ bool Source::has_started(Rank reader) const {
 
 void Source::open(std::int64_t round, std::uint64_t ticket) {
   open_ = Open{round, {}};
+  context_.at(Step::offered);
   highest_opened_ = round;
   for (auto& [serial, subscription] : subscriptions_) {
     if (!subscription.joined || subscription.start > round) continue;
@@ -117,6 +121,7 @@ std::optional<std::map<Rank, Ending>> Source::finished() {
     }
   }
   if (!all) return std::nullopt;
+  context_.at(Step::sent);
   std::map<Rank, Ending> endings = std::move(open_->endings);
   open_.reset();
   return endings;
@@ -136,6 +141,7 @@ void Source::revoke(const std::string& why) {
   for (auto& [serial, subscription] : subscriptions_) {
     if (!subscription.in_round || word_of(subscription).over()) continue;
     if (settle(subscription, Mark::revoked).mark == Mark::revoked) {
+      context_.at(Step::revoked);
       say_over(subscription, serial, why);
     }
   }
@@ -146,6 +152,7 @@ bool Source::conflict(Rank reader) {
     if (subscription.reader != reader || !subscription.in_round) continue;
     if (word_of(subscription).over()) continue;
     if (settle(subscription, Mark::conflict).mark != Mark::conflict) continue;
+    context_.at(Step::conflicting);
     say_over(subscription, serial, "both are sending");
     return true;
   }

@@ -5,6 +5,7 @@
 #include <algorithm>
 #include <deque>
 #include <map>
+#include <set>
 #include <utility>
 
 #include "fabric/reading.h"
@@ -19,11 +20,11 @@ class MemoryHub {
  public:
   std::map<Id16, MemoryFabric*> fabrics;
   std::int64_t next_pid = 1;
+  std::uint64_t connections = 0;
+  MessageTap tap;
 };
 
 namespace {
-
-constexpr std::size_t most_waiting_messages = 1024;
 
 struct Exposed {
   std::uint64_t number = 0;
@@ -48,11 +49,13 @@ class MemoryRemoteRegion final : public RemoteRegion {
 
 class MemoryPeer final : public Peer {
  public:
-  explicit MemoryPeer(Identity identity) : identity_(std::move(identity)) {}
+  MemoryPeer(Identity identity, std::uint64_t connection)
+      : identity_(std::move(identity)), connection_(connection) {}
   const Identity& identity() const noexcept override { return identity_; }
   bool up() const noexcept override { return up_; }
 
   Identity identity_;
+  const std::uint64_t connection_;  // this end of it
   bool up_ = false;
   bool ended_ = false;
   // The other end; null until both are up and after either is lost.
@@ -68,6 +71,7 @@ struct Connecting {
   std::shared_ptr<MemoryPeer> peer;
   Address remote;
   std::string secret;
+  Deadline deadline;
 };
 struct Attach {
   std::shared_ptr<MemoryPeer> peer;
@@ -100,7 +104,7 @@ class MemoryFabric final : public Fabric {
  public:
   MemoryFabric(std::shared_ptr<MemoryHub> hub, MemoryFabricOptions options)
       : hub_(std::move(hub)), options_(std::move(options)) {
-    address_ = {{"memory", hub_->next_pid++, 0, random_id(), options_.name}, "memory", ""};
+    address_ = {{options_.host, hub_->next_pid++, 0, random_id(), options_.name}, "memory", ""};
     hub_->fabrics[address_.identity.id] = this;
   }
 
@@ -122,9 +126,9 @@ class MemoryFabric final : public Fabric {
 
   std::shared_ptr<Peer> connect(const Address& remote, const std::string& secret,
                                 Deadline deadline) override {
-    auto peer = std::make_shared<MemoryPeer>(remote.identity);
+    auto peer = std::make_shared<MemoryPeer>(remote.identity, ++hub_->connections);
     peers_.push_back(peer);
-    connecting_.push_back({peer, remote, secret});
+    connecting_.push_back({peer, remote, secret, deadline});
     if (deadline.at() <= options_.clock->now()) {
       connecting_.pop_back();
       lose(peer, {Code::timeout, "no time to connect to " + to_string(remote.identity)});
@@ -151,12 +155,17 @@ class MemoryFabric final : public Fabric {
     }
     const auto peer = usable(any);
     const auto other = peer->other_.lock();
-    if (other->waiting_ >= most_waiting_messages) {
+    if (other->waiting_ >= peer->fabric_->options_.most_waiting_messages) {
       throw Error(Code::queue_full, to_string(any.identity()) + " does not take its messages");
     }
-    ++other->waiting_;
-    peer->fabric_->post(
-        Message{other, {reinterpret_cast<const char*>(message.data()), message.size()}});
+    std::vector<std::string> said{{reinterpret_cast<const char*>(message.data()), message.size()}};
+    if (hub_->tap) {
+      said = hub_->tap(address_.identity, any.identity(), peer->connection_, said.front());
+    }
+    for (std::string& each : said) {
+      ++other->waiting_;
+      peer->fabric_->post(Message{other, std::move(each)});
+    }
   }
 
   std::uint64_t open_inlet(Peer& any, std::span<std::byte> memory, const Pool*) override {
@@ -186,6 +195,10 @@ class MemoryFabric final : public Fabric {
 
   Word make_word(Peer& any, std::uint64_t initial) override {
     const auto peer = usable(any);
+    if (peer->words_.size() >= options_.most_words) {
+      throw Error(Code::queue_full, "the connection to " + to_string(any.identity()) +
+                                        " has used up its words; connect anew");
+    }
     peer->words_.emplace_back(initial);
     return {static_cast<std::uint32_t>(peer->words_.size() - 1), &peer->words_.back()};
   }
@@ -199,7 +212,7 @@ class MemoryFabric final : public Fabric {
   }
 
   const std::atomic<std::uint64_t>* watch(Peer& any, std::uint32_t word) override {
-    return &word_of(any, word);
+    return options_.watches ? &word_of(any, word) : nullptr;
   }
 
   void cancel(OpId id) noexcept override {
@@ -222,6 +235,20 @@ class MemoryFabric final : public Fabric {
   }
 
   void withdraw(std::uint64_t number) { regions_.erase(number); }
+
+  void disconnect_all(const std::string& name) {
+    for (const auto& peer : std::vector(peers_)) {
+      if (peer->identity_.name == name) disconnect(*peer);
+    }
+  }
+  void visit_words(const std::function<void(const MemoryWord&)>& visit) const {
+    for (const auto& peer : peers_) {
+      std::uint32_t number = 0;
+      for (const auto& word : peer->words_) {
+        visit({address_.identity, peer->identity_, peer->connection_, number++, word.load()});
+      }
+    }
+  }
 
  private:
   bool busy() const noexcept {
@@ -298,6 +325,15 @@ class MemoryFabric final : public Fabric {
     return false;
   }
 
+  bool arrives(const Peer& peer) const {
+    return !options_.arrives || options_.arrives(peer.identity());
+  }
+  void let_arrive();
+  bool proceeds(const Operation& operation) const {
+    return !options_.proceeds || std::ranges::all_of(peers_, [&](const auto& peer) {
+      return !uses(operation, *peer) || options_.proceeds(peer->identity_);
+    });
+  }
   void try_connect(const Connecting& connecting);
   void step(OpId id, Operation& operation);
   void step(OpId id, const Attach& attach);
@@ -371,11 +407,19 @@ void MemoryFabric::write(Peer& any, std::uint64_t inlet, std::uint64_t offset,
 
 std::span<const Event> MemoryFabric::poll() {
   wake_.drain();
-  for (const Connecting& each : std::exchange(connecting_, {})) try_connect(each);
+  for (const Connecting& each : std::exchange(connecting_, {})) {
+    if (arrives(*each.peer)) {
+      try_connect(each);
+    } else if (each.deadline.at() <= options_.clock->now()) {
+      lose(each.peer, {Code::timeout, to_string(each.remote.identity) + " does not answer"});
+    } else {
+      connecting_.push_back(each);
+    }
+  }
   std::vector<OpId> ids;
   for (const auto& [id, operation] : operations_) ids.push_back(id);
   for (const OpId id : ids) step(id, operations_.at(id));
-  returned_ = std::exchange(posted_, {});
+  let_arrive();
   for (const Event& event : returned_) {
     if (const auto* message = std::get_if<Message>(&event)) {
       --static_cast<MemoryPeer&>(*message->from).waiting_;
@@ -384,6 +428,24 @@ std::span<const Event> MemoryFabric::poll() {
     }
   }
   return returned_;
+}
+
+// In order, for each peer.
+void MemoryFabric::let_arrive() {
+  returned_.clear();
+  std::set<const Peer*> late;
+  std::erase_if(posted_, [&](Event& event) {
+    const Peer* peer = nullptr;
+    if (const auto* message = std::get_if<Message>(&event)) peer = message->from.get();
+    if (const auto* up = std::get_if<PeerUp>(&event)) peer = up->peer.get();
+    if (const auto* lost = std::get_if<PeerLost>(&event)) peer = lost->peer.get();
+    if (peer != nullptr && (late.contains(peer) || !arrives(*peer))) {
+      late.insert(peer);
+      return false;
+    }
+    returned_.push_back(std::move(event));
+    return true;
+  });
 }
 
 void MemoryFabric::try_connect(const Connecting& connecting) {
@@ -400,7 +462,7 @@ void MemoryFabric::try_connect(const Connecting& connecting) {
   if (remote.options_.secret != connecting.secret) {
     return lose(connecting.peer, {Code::denied, name + " refused our secret"});
   }
-  auto accepted = std::make_shared<MemoryPeer>(address_.identity);
+  auto accepted = std::make_shared<MemoryPeer>(address_.identity, ++hub_->connections);
   accepted->fabric_ = this;
   accepted->other_ = connecting.peer;
   accepted->up_ = true;
@@ -417,6 +479,7 @@ void MemoryFabric::step(OpId id, Operation& operation) {
   if (operation.deadline.at() <= options_.clock->now()) {
     return finish(id, {Code::timeout, "the deadline passed"});
   }
+  if (!proceeds(operation)) return;
   try {
     std::visit([&](auto& work) { step(id, work); }, operation.work);
   } catch (...) {
@@ -493,6 +556,18 @@ void MemoryFabric::step(OpId id, RunningRead& running) {
 }
 
 std::shared_ptr<MemoryHub> make_memory_hub() { return std::make_shared<MemoryHub>(); }
+
+void visit_words(const MemoryHub& hub, const std::function<void(const MemoryWord&)>& visit) {
+  for (const auto& [id, fabric] : hub.fabrics) fabric->visit_words(visit);
+}
+
+void tap_messages(MemoryHub& hub, MessageTap tap) { hub.tap = std::move(tap); }
+
+void break_connections(MemoryHub& hub, const std::string& one, const std::string& other) {
+  for (const auto& [id, fabric] : hub.fabrics) {
+    if (fabric->address().identity.name == one) fabric->disconnect_all(other);
+  }
+}
 
 std::unique_ptr<Fabric> make_memory_fabric(std::shared_ptr<MemoryHub> hub,
                                            MemoryFabricOptions options) {

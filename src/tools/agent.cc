@@ -159,6 +159,7 @@ int run_agents(Options options) {
   if (options.space.empty()) {
     options.space = config::variable("TENSORBUS_NAMESPACE").value_or("default");
   }
+  if (options.bind.empty()) options.bind = config::variable("TENSORBUS_BIND").value_or("");
   check(options);
   return options.spawn == 1 ? serve(options) : serve_several(options);
 }
@@ -185,8 +186,8 @@ void add_agent(CLI::App& app, Run& run) {
                       "LMDB file of pairs, batches and the heartbeat (default: "
                       "/tmp/agent_rank{rank}_state.lmdb)");
   command->add_option("--bind", options->bind,
-                      "Address on which agents of other hosts reach this one (not yet: this host "
-                      "only)");
+                      "Address of this machine on which agents of other hosts reach this one "
+                      "(default: $TENSORBUS_BIND; without: this host only)");
   command->add_option("--spawn", options->spawn, "Start this many agents, counting up from --rank")
       ->capture_default_str();
   command->add_option("--timeout", options->timeout, "Seconds to wait for the store")

@@ -27,7 +27,7 @@ TRANSFER = {"transfer_type": REQUIRED, "blocking": False, "timeout": 30.0}
         (
             TensorBusClient.embedded,
             {"store": REQUIRED, "rank": REQUIRED, "namespace": "default"},
-            {"connection_timeout": 30.0},
+            {"connection_timeout": 30.0, "bind": None},
         ),
         (
             TensorBusClient.init_pair,

@@ -26,6 +26,10 @@ class TwoHosts:
                 "link set tb0 up",
             ):
                 _run(f"nsenter -t {self._holders[host].pid} -n ip {command}")
+        for holder in self._holders:
+            # UCX passes over a device whose link is not up yet.
+            while "state UP" not in _run(f"nsenter -t {holder.pid} -n ip link show dev tb0"):
+                time.sleep(0.01)
 
     def command(self, host: int, *command: str) -> list[str]:
         """The command, inside of a host: /sys shows the devices of the namespace that mounted it,
@@ -40,5 +44,5 @@ class TwoHosts:
             holder.wait()
 
 
-def _run(command: str) -> None:
-    subprocess.run(command.split(), check=True, capture_output=True)
+def _run(command: str) -> str:
+    return subprocess.run(command.split(), check=True, capture_output=True, text=True).stdout

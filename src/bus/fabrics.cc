@@ -1,0 +1,37 @@
+#include "bus/fabrics.h"
+
+#include <cstring>
+
+#include "base/secret.h"
+#include "fabric/routed_fabric.h"
+#include "fabric/shm_fabric.h"
+#include "fabric/ucx.h"
+
+namespace tensorbus::bus {
+
+std::unique_ptr<fabric::Fabric> make_agent_fabric(Rank rank, const std::string& secret,
+                                                  std::shared_ptr<fabric::Pool> pool,
+                                                  const std::string& bind) {
+  fabric::ShmOptions shm;
+  shm.name = "rank " + std::to_string(rank);
+  shm.secret = secret;
+  shm.pool = std::move(pool);
+  std::vector<std::unique_ptr<fabric::Fabric>> parts;
+  parts.push_back(fabric::make_shm_fabric(std::move(shm)));
+  if (bind.empty()) return std::move(parts.front());
+  fabric::UcxOptions ucx;
+  ucx.identity = parts.front()->address().identity;
+  ucx.secret = secret;
+  ucx.bind = bind;
+  parts.push_back(fabric::make_ucx_fabric(ucx));
+  return fabric::make_routed_fabric(std::move(parts), fabric::own_reach(bind));
+}
+
+std::uint64_t random_number() {
+  const Id16 id = random_id();
+  std::uint64_t number = 0;
+  std::memcpy(&number, id.data(), sizeof number);
+  return number;
+}
+
+}  // namespace tensorbus::bus

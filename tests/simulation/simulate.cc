@@ -1,0 +1,67 @@
+// Simulated clusters from seeds. One is told line by line; of many, how often each kind of fault
+// hit each step. Exits with 1 if an invariant broke.
+#include <fmt/format.h>
+
+#include <CLI/CLI.hpp>
+#include <iostream>
+
+#include "bus/simulation_users.h"
+
+namespace {
+
+using namespace tensorbus::bus;
+
+void print_hits(const simulation::Report& report) {
+  std::vector<std::string> faults;
+  for (const auto& [fault, steps] : report.hits) faults.push_back(fault);
+  for (std::size_t at = 0; at < faults.size(); ++at) {
+    std::cout << fmt::format("{:>3}  {}\n", fmt::format("F{}", at + 1), faults[at]);
+  }
+  std::cout << fmt::format("\n{:<17}", "last step");
+  for (std::size_t at = 0; at < faults.size(); ++at) {
+    std::cout << fmt::format("{:>8}", fmt::format("F{}", at + 1));
+  }
+  std::cout << '\n';
+  for (std::size_t step = 0; step < step_count; ++step) {
+    std::cout << fmt::format("{:<17}", to_string(static_cast<Step>(step)));
+    for (const std::string& fault : faults) {
+      std::cout << fmt::format("{:>8}", report.hits.at(fault)[step]);
+    }
+    std::cout << '\n';
+  }
+}
+
+}  // namespace
+
+int main(int argc, char** argv) {
+  CLI::App app("Simulates agents and their users from a seed and prints what happened.");
+  std::uint64_t seed = 1;
+  std::uint64_t count = 1;
+  simulation::Faults faults = simulation::all_faults;
+  app.add_option("--seed", seed, "Where to begin");
+  app.add_option("--count", count, "How many seeds, one after the other; prints sums");
+  app.add_flag("--kills,!--no-kills", faults.kills, "Processes die and are started again");
+  app.add_flag("--stops,!--no-stops", faults.stops, "Agents stand still for a while");
+  app.add_flag("--lapses,!--no-lapses", faults.lapses, "The store takes agents for dead");
+  app.add_flag("--lines,!--no-lines", faults.lines, "Connections break, ranks are cut off");
+  app.add_flag("--slow,!--no-slow", faults.slow, "Slow copies, full queues");
+  app.add_flag("--expires,!--no-expires", faults.expires, "Short deadlines, cancelled calls");
+  CLI11_PARSE(app, argc, argv);
+
+  simulation::Report sum;
+  for (std::uint64_t each = seed; each < seed + count; ++each) {
+    const auto report = simulation::simulate(each, faults);
+    sum.add(report);
+    if (count == 1 || !report.violations.empty()) {
+      for (const std::string& line : report.history) std::cout << line << '\n';
+    }
+    if (!report.violations.empty()) {
+      std::cout << "seed " << each << " broke " << report.violations.front() << '\n';
+      return 1;
+    }
+  }
+  for (const auto& [what, how_often] : sum.counts) std::cout << what << ": " << how_often << '\n';
+  std::cout << '\n';
+  print_hits(sum);
+  return 0;
+}
