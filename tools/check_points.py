@@ -20,6 +20,7 @@ FINISHED: dict[str, list[str]] = {
         for n in range(1, count + 1)
     ],
     "ray": [f"R{n}" for n in range(1, 14)],
+    "push_pull": [f"P{n}" for n in range(1, 13)],
 }
 
 PYTHON_MARK = re.compile(r"mark\.proves\(([^)]*)\)")

@@ -145,7 +145,9 @@ bool Loop::Turn::take() {
   // The spinning begins with the first look at the clock, a microsecond after it has begun.
   if (spin_until_ == TimePoint{}) spin_until_ = now_ + loop_.spin_;
   if (now_ < spin_until_) {
-    if (now_.time_since_epoch() / signals_every != before.time_since_epoch() / signals_every) {
+    // Not at the first look: it costs two system calls, and most waits are over by the second.
+    if (before != TimePoint{} &&
+        now_.time_since_epoch() / signals_every != before.time_since_epoch() / signals_every) {
       throw_if_interrupted();
     }
     return true;
