@@ -81,14 +81,7 @@ class Process:
     def signal(self, number: signal.Signals) -> None:
         self._process.send_signal(number)
         if number == signal.SIGSTOP:
-            eventually(self._is_stopped, "the process to stop")
-
-    def _is_stopped(self) -> bool:
-        """Every thread of it: one that still runs may answer a request sent after the signal."""
-        return all(
-            stat.read_text().rpartition(")")[2].split()[0] == "T"
-            for stat in Path(f"/proc/{self.pid}/task").glob("*/stat")
-        )
+            eventually(lambda: is_stopped(self.pid), "the process to stop")
 
     def open_descriptors(self) -> int:
         return len(os.listdir(f"/proc/{self.pid}/fd"))
@@ -166,6 +159,14 @@ def start_etcd(folder: Path) -> tuple[Process, int]:
         process.kill()
         raise
     return process, client
+
+
+def is_stopped(pid: int) -> bool:
+    """Every thread of it: one that still runs may answer a request sent after the signal."""
+    return all(
+        stat.read_text().rpartition(")")[2].split()[0] == "T"
+        for stat in Path(f"/proc/{pid}/task").glob("*/stat")
+    )
 
 
 def eventually(condition: Callable[[], bool], what: str, timeout: float = 10.0) -> None:

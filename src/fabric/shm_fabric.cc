@@ -17,7 +17,7 @@ namespace {
 
 // How often descriptors are looked at while nobody sleeps: rings are cheaper to ask. By polls too,
 // because a clock may stand still.
-constexpr unsigned polls_per_look = 1024;
+constexpr unsigned polls_per_look = 16 * 1024;
 constexpr Duration look_every = std::chrono::milliseconds(1);
 // A clock costs more than all the rest of a poll that finds nothing. Few, because somebody may poll
 // only once a second.

@@ -17,9 +17,11 @@ namespace {
 const std::string job_key = "push_pull/job";
 // A node that dies is missed by barriers after this time; those who talk to it know sooner.
 constexpr Duration time_to_live = std::chrono::seconds(5);
-// The scheduler is given up when it did not answer for so long.
+// The scheduler is given up when it could not be reached for so long.
 constexpr Duration patience_with_scheduler = std::chrono::seconds(5);
-// How long the scheduler serves those who have not yet seen that all have stopped.
+// How often it is asked whether it is there while nothing changes.
+constexpr Duration look_every = std::chrono::seconds(1);
+// How long the scheduler serves those who have not yet seen that all is over.
 constexpr Duration farewell = std::chrono::seconds(5);
 
 constexpr int largest_job = 100'000;
@@ -77,6 +79,10 @@ std::optional<Member> parse_member(std::string_view text) {
     if (error == std::errc() && end == number.data() + number.size()) return Member{role, rank};
   }
   return std::nullopt;
+}
+
+Status lost_at_start(const Member& member) {
+  return {Code::peer_lost, to_string(member) + " was lost while the job was starting"};
 }
 
 }  // namespace
@@ -223,14 +229,36 @@ std::vector<Member> Membership::missing(const std::map<Member, std::string>& fro
 
 void Membership::wait_for_all(Deadline deadline) {
   Lock lock(mutex_);
-  const bool complete =
-      wait(lock, deadline, [this] { return !lost_.empty() || missing(records_).empty(); });
-  if (!lost_.empty()) {
-    throw Error(Code::peer_lost, names(lost_) + " was lost while the job was starting");
+  const bool decided = wait(lock, deadline, [this] {
+    return another_gave_up_ || first_lost_ || missing(records_).empty();
+  });
+  if (missing(records_).empty() && !first_lost_) return;
+  Status failure;
+  if (another_gave_up_) {
+    failure = *another_gave_up_;
+  } else if (decided) {
+    failure = lost_at_start(*first_lost_);
+  } else {
+    failure = {Code::timeout,
+               fmt::format("the job is not complete; missing: {}", names(missing(records_)))};
+    lock.unlock();
+    say_that_we_give_up(failure.message);
+    lock.lock();
   }
-  if (!complete) {
-    throw Error(Code::timeout,
-                fmt::format("the job is not complete; missing: {}", names(missing(records_))));
+  if (self_.role == Role::scheduler) {
+    wait(lock, Deadline::after(farewell), [this] { return records_.size() <= 1; });
+  }
+  throw Error(failure);
+}
+
+// The others end too, and know why before they see us go.
+void Membership::say_that_we_give_up(const std::string& why) {
+  try {
+    const std::string text = fmt::format("{} has given up: {}", to_string(self_), why);
+    store_->set(std::array{Entry{key("gave_up", self_), text}},
+                Deadline::after(patience_with_scheduler), lease_.get());
+  } catch (const Error& error) {
+    log::warn("push-pull: the others do not know that we give up: {}", error.what());
   }
 }
 
@@ -241,8 +269,8 @@ std::string Membership::record(const Member& member) const {
 
 std::optional<Status> Membership::lost() const {
   const Lock lock(mutex_);
-  if (lost_.empty()) return std::nullopt;
-  return Status{Code::peer_lost, names(lost_) + " was lost while the job was starting"};
+  if (!first_lost_) return std::nullopt;
+  return lost_at_start(*first_lost_);
 }
 
 void Membership::publish_address(const std::string& address, Deadline deadline) {
@@ -254,7 +282,7 @@ std::string Membership::address(const Member& member, Deadline deadline) {
   const bool there =
       wait(lock, deadline, [&] { return addresses_.contains(member) || lost_.contains(member); });
   if (lost_.contains(member)) {
-    throw Error(Code::peer_lost, to_string(member) + " was lost while the job was starting");
+    throw Error(lost_at_start(member));
   }
   if (!there) {
     throw Error(Code::timeout, to_string(member) + " did not say how the network reaches it");
@@ -311,10 +339,29 @@ void Membership::barrier(const Party& party, Deadline deadline) {
   throw Error(failure);
 }
 
+void Membership::say_goodbye(Deadline deadline) {
+  while (true) {
+    {
+      const Lock lock(mutex_);
+      if (scheduler_lost_) throw Error(*scheduler_lost_);
+    }
+    try {
+      return store_->set(std::array{Entry{key("left", self_), ""}},
+                         sooner(deadline, Deadline::after(patience_with_scheduler)));
+    } catch (const Error& error) {
+      if (error.code() == Code::unreachable) {
+        lose_scheduler(error.what());
+      } else if (error.code() != Code::timeout || deadline.expired()) {
+        throw;
+      }
+    }
+  }
+}
+
 void Membership::leave(Deadline deadline) {
   const bool schedules = self_.role == Role::scheduler;
   if (schedules) withdraw_job(*store_, deadline);
-  store_->set(std::array{Entry{key("left", self_), ""}}, deadline);
+  say_goodbye(deadline);
   std::set<Member> awaited;
   {
     Lock lock(mutex_);
@@ -340,28 +387,32 @@ void Membership::leave(Deadline deadline) {
 
 void Membership::close() noexcept {
   if (store_ == nullptr || std::exchange(closed_, true)) return;
+  // First the watch: our own end is no news. Then the store, which our thread may be asking.
   if (watch_ != nullptr) watch_->close();
+  store_->close(!scheduler_is_lost());
   if (follower_.joinable()) follower_.join();
   watch_.reset();
-  store_->close(true);
+}
+
+bool Membership::scheduler_is_lost() const {
+  const Lock lock(mutex_);
+  return scheduler_lost_.has_value();
 }
 
 void Membership::follow_changes() {
-  std::optional<Deadline> patience;
   while (true) {
     try {
-      take(watch_->next(Deadline::after(std::chrono::seconds(1))));
-      patience.reset();
+      take(watch_->next(Deadline::after(look_every)));
+      continue;
     } catch (const Error& error) {
-      if (error.code() == Code::timeout) {
-        patience.reset();
-      } else if (error.code() == Code::unreachable) {
-        if (!patience) patience = Deadline::after(patience_with_scheduler);
-        if (patience->expired()) lose_scheduler(error.what());
-      } else {
-        if (error.code() != Code::cancelled) lose_scheduler(error.what());
-        return;
-      }
+      if (error.code() == Code::cancelled) return;
+      if (error.code() != Code::timeout) return lose_scheduler(error.what());
+    }
+    try {
+      store_->exists(job_key, Deadline::after(patience_with_scheduler));
+    } catch (const Error& error) {
+      if (error.code() == Code::cancelled) return;
+      if (error.code() == Code::unreachable) lose_scheduler(error.what());
     }
   }
 }
@@ -388,6 +439,8 @@ void Membership::take(const StoreEvent& event) {
     } else if (records_.erase(*member) > 0 && !left_.contains(*member)) {
       lose(*member);
     }
+  } else if (what == "gave_up" && put) {
+    if (!another_gave_up_) another_gave_up_ = {Code::timeout, event.value};
   } else if (what == "address" && put) {
     addresses_[*member] = event.value;
   } else if (what == "left" && put) {
@@ -404,6 +457,7 @@ void Membership::take(const StoreEvent& event) {
 
 void Membership::lose(const Member& member) {
   if (!lost_.insert(member).second) return;
+  if (!first_lost_) first_lost_ = member;
   log::warn("push-pull: {} is gone", to_string(member));
   for (Barrier* barrier : barriers_) {
     if (!barrier->members.contains(member)) continue;

@@ -47,7 +47,8 @@ class Membership {
 
   // Takes our rank, under a record that others can read. Error(invalid_argument) if it is taken.
   void join(const std::string& record, Deadline deadline);
-  // Error(timeout) that says who is missing, Error(peer_lost) who is gone.
+  // Error(timeout) that says who is missing, also when it is another node that waits no longer;
+  // Error(peer_lost) who is gone.
   void wait_for_all(Deadline deadline);
   std::string record(const Member& member) const;
   // Whoever was lost first, if anybody was.
@@ -73,6 +74,9 @@ class Membership {
   };
 
   void find_job(const NodeOptions& options);
+  void say_that_we_give_up(const std::string& why);
+  void say_goodbye(Deadline deadline);
+  bool scheduler_is_lost() const;
   void claim(const std::string& record, Deadline deadline);
   // False at the deadline.
   template <typename Done>
@@ -100,6 +104,8 @@ class Membership {
   std::map<Member, std::string> addresses_;
   std::set<Member> left_;
   std::set<Member> lost_;
+  std::optional<Member> first_lost_;
+  std::optional<Status> another_gave_up_;
   std::optional<Status> scheduler_lost_;
   std::set<Barrier*> barriers_;
   bool closed_ = false;

@@ -17,11 +17,13 @@ import signal
 import subprocess
 import traceback
 from collections.abc import Callable, Iterator
+from datetime import timedelta
 from multiprocessing.connection import Connection
 from pathlib import Path
 from typing import Any
 
-from processes import eventually, free_port
+from processes import eventually, free_port, is_stopped
+from torch.distributed import TCPStore
 
 PATIENCE = 30.0
 
@@ -117,13 +119,7 @@ class Node:
     def signal(self, number: signal.Signals) -> None:
         os.kill(self.pid, number)
         if number == signal.SIGSTOP:
-            eventually(self._is_stopped, "the process to stop")
-
-    def _is_stopped(self) -> bool:
-        return all(
-            stat.read_text().rpartition(")")[2].split()[0] == "T"
-            for stat in Path(f"/proc/{self.pid}/task").glob("*/stat")
-        )
+            eventually(lambda: is_stopped(self.pid), "the process to stop")
 
     def resident_bytes(self) -> int:
         pages = int(Path(f"/proc/{self.pid}/statm").read_text().split()[1])
@@ -185,6 +181,13 @@ class Job:
         node = Node(f"{role} {rank}", self.common | own | environment, namespace)
         self.all.append(node)
         return node
+
+    def await_members(self, *nodes: Node) -> None:
+        """Until the scheduler's store knows these, though the job may lack others."""
+        host, port = self.common["DMLC_PS_ROOT_URI"], int(self.common["DMLC_PS_ROOT_PORT"])
+        store = TCPStore(host, port, wait_for_workers=False, timeout=timedelta(seconds=PATIENCE))
+        job = store.get("push_pull/job")[4:36].decode()  # the record begins with its name
+        store.wait([f"push_pull/{job}/member/{node.name.replace(' ', '/')}" for node in nodes])
 
     def init(self) -> Job:
         import roles
@@ -256,7 +259,7 @@ class Hosts:
 @contextlib.contextmanager
 def fork_server() -> Iterator[None]:
     """While it is there nodes can be started; nothing of it is left afterwards."""
-    multiprocessing.set_forkserver_preload(["torch"])
+    multiprocessing.set_forkserver_preload(["torch", "torch.distributed.tensor", "pytest"])
     try:
         yield
     finally:

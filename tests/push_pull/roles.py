@@ -8,26 +8,17 @@ import random
 import threading
 import time
 from collections import deque
+from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import tensorbus
 import torch
 from tensorbus import fserver
+from torch_oracle import CONVERTIBLE, COPY_ONLY
 
-DTYPES = [
-    torch.float64,
-    torch.float32,
-    torch.float16,
-    torch.bfloat16,
-    torch.float8_e4m3fn,
-    torch.float8_e5m2,
-    torch.int8,
-    torch.int16,
-    torch.int32,
-    torch.int64,
-    torch.uint8,
-    torch.complex64,
-]
+# Not bool, of which few bytes are values; torch does next to nothing with the last.
+DTYPES = [dtype for dtype in CONVERTIBLE if dtype != torch.bool] + COPY_ONLY[:-1]
 
 
 def init() -> None:
@@ -35,7 +26,9 @@ def init() -> None:
     fserver.init()
 
 
-def stop() -> None:
+def stop(timeout: float | None = None) -> None:
+    if timeout is not None:
+        fserver._timeout = timeout
     fserver.stop()
 
 
@@ -200,11 +193,12 @@ def pulled() -> list[list[float]]:
     return [tensor.tolist() for tensor in kept]
 
 
-def interruptible(name: str, *arguments: Any) -> str:
+def interruptible(entered: str, function: Callable[..., Any], *arguments: Any) -> str:
     """Runs a call that blocks and says what ended it; the main thread is the one that calls."""
     assert threading.current_thread() is threading.main_thread()
     try:
-        getattr(fserver, name)(*arguments)
+        Path(entered).touch()
+        function(*arguments)
     except KeyboardInterrupt:
         return "interrupted"
     return "returned"

@@ -10,6 +10,7 @@ import pytest
 import roles
 import torch
 from nodes import Node
+from processes import eventually
 from tensorbus import fserver
 
 
@@ -21,7 +22,7 @@ def cpu_seconds(node: Node) -> float:
 
 @pytest.mark.proves("P12")
 def test_waiting_processes_sleep(job) -> None:
-    """Both in a call and between two: under 1 % of a core (asserted with some slack)."""
+    """Both in a call and between two."""
     cluster = job(2, 1)
     for worker in cluster.workers:
         worker.start(roles.echo)
@@ -32,12 +33,16 @@ def test_waiting_processes_sleep(job) -> None:
     cluster.workers[0].start(roles.call, "wait", handler, 60_000)
     cluster.servers[0].start(roles.call, "get_batch", 60_000)
     nodes = [*cluster.workers, *cluster.servers]
-    time.sleep(0.5)
-    before = [cpu_seconds(node) for node in nodes]
-    seconds = 3.0
-    time.sleep(seconds)
-    for node, used in zip(nodes, before, strict=True):
-        assert cpu_seconds(node) - used < 0.02 * seconds, node.name
+
+    def all_are_idle() -> bool:
+        before = [cpu_seconds(node) for node in nodes]
+        start = time.monotonic()
+        time.sleep(2)
+        used = [cpu_seconds(node) - was for node, was in zip(nodes, before, strict=True)]
+        return max(used) < 0.01 * (time.monotonic() - start)
+
+    # Not at once: they may still be on the way into their calls.
+    eventually(all_are_idle, "less than 1 % of a core", 20)
 
 
 def ask_often(times: int) -> None:
@@ -57,8 +62,8 @@ def test_between_two_that_are_awake_the_kernel_is_not_asked(new_job, tmp_path: P
     """The budget of spinning is raised so that both stay awake, however busy the machine is."""
     cluster = new_job(1, 1, environment={"TENSORBUS_SPIN_US": "10000000"}).init()
     worker, server = cluster.workers[0], cluster.servers[0]
-    server.start(serve_often, 500)
-    worker(ask_often, 500)
+    server.start(serve_often, 100)
+    worker(ask_often, 100)
     server.result()
     report = tmp_path / "calls"
     tracer = subprocess.Popen(
@@ -71,17 +76,20 @@ def test_between_two_that_are_awake_the_kernel_is_not_asked(new_job, tmp_path: P
         line = tracer.stderr.readline()
         if "attached" not in line:
             pytest.skip(f"strace is not allowed here: {line}")
-        times = 5000
+        times = 1000
         server.start(serve_often, times)
+        start = time.monotonic()
         worker(ask_often, times)
+        seconds = time.monotonic() - start
         server.result()
     finally:
         tracer.send_signal(signal.SIGINT)
-        tracer.wait(20)
-    # Those of the thread that asks, without its look at descriptors, which is once a millisecond
-    # however many requests there are. The columns:
-    # "% time, seconds, usecs/call, calls, errors, syscall".
+        tracer.communicate(timeout=20)
+    # Those of the thread that asks. The columns: "% time, seconds, usecs/call, calls, errors,
+    # syscall".
     rows = re.findall(r"^ *[\d.]+ +[\d.]+ +\d+ +(\d+) .*\b(\w+)$", report.read_text(), re.M)
-    calls = sum(int(count) for count, name in rows if name not in ("total", "epoll_wait"))
+    calls = sum(int(count) for count, name in rows if name != "total")
     assert rows
-    assert calls < times / 4, report.read_text()
+    # However many requests there are it looks at descriptors once a millisecond, for signals 50
+    # times a second, and sometimes meets the thread that keeps connections alive.
+    assert calls < times / 10 + 3000 * seconds, report.read_text()

@@ -1,16 +1,18 @@
 """Nodes that die, stop, are missing or say nonsense: nobody else dies, nobody hangs."""
 
-import contextlib
 import os
 import random
 import signal
+import threading
 import time
+from pathlib import Path
+from typing import Any
 
 import pytest
 import roles
 import tensorbus
 import torch
-from processes import eventually
+from processes import eventually, is_stopped
 from tensorbus import fserver
 
 SOON = 2.0  # seconds, in which a death must be known
@@ -127,14 +129,14 @@ def test_a_kill_at_any_point_harms_nobody_else(job, role: str, request) -> None:
         nodes[1].signal(signal.SIGKILL)
         if role == "server":
             for worker in cluster.workers:
-                assert worker.result(10) >= 0
+                assert worker.result() >= 0
         else:
             time.sleep(0.1)
             assert not cluster.workers[0].done(), "it goes on without the other"
         for worker in cluster.workers:
             if worker is not nodes[1]:
                 worker.signal(signal.SIGKILL)
-        cluster.servers[0].result(15)
+        cluster.servers[0].result()
         cluster.kill()
 
 
@@ -142,28 +144,32 @@ def test_a_kill_at_any_point_harms_nobody_else(job, role: str, request) -> None:
 def test_a_stopped_server_is_waited_for_and_then_given_up(job) -> None:
     cluster = job(1, 2)
     worker = cluster.workers[0]
-    cluster.servers[0].start(roles.serve, 4)
-    worker.start(roles.echo)
-    cluster.servers[1](roles.serve, 1)
-    worker.result()
+
+    def echo() -> None:
+        worker.start(roles.echo)
+        for server in cluster.servers:
+            server(roles.serve, 1)
+        worker.result()
+
+    echo()
     cluster.servers[1].signal(signal.SIGSTOP)
     handler = worker(roles.push)
+    cluster.servers[0](roles.serve, 1)
     _, kinds, message = worker(roles.seconds_until_error, "wait", handler, 300)
     assert "TimeoutError" in kinds
     assert message == "no answer from server 1 in time"
     # One that resumes in time goes on.
     cluster.servers[1].signal(signal.SIGCONT)
     cluster.servers[1](roles.serve, 1)
-    worker.start(roles.echo)
-    cluster.servers[1](roles.serve, 1)
-    worker.result()
+    echo()
     # Heartbeats tell of one that does not.
     cluster.servers[1].signal(signal.SIGSTOP)
     handler = worker(roles.push)
+    cluster.servers[0](roles.serve, 1)
     seconds, kinds, message = worker(roles.seconds_until_error, "wait", handler, 20_000)
     assert "PeerLostError" in kinds, message
     assert "server 1" in message
-    assert 3.0 < seconds < 10.0
+    assert seconds > 3.0
     cluster.servers[1].signal(signal.SIGCONT)
 
 
@@ -172,38 +178,33 @@ def test_what_a_stopped_server_has_begun_to_write_is_kept(new_job) -> None:
     """The pull tensor lies in shared memory, and a stopped server may go on to write into it."""
     cluster = new_job(1, 1).init()
     worker, server = cluster.workers[0], cluster.servers[0]
-    outcomes = set()
-    early, late = 0.0, 0.05
-    for _ in range(150):
-        handler = worker(roles.push, 8_000_000, True)
+    outcomes = []
+    # The copy takes long enough to be stopped in, unless the worker gets no core meanwhile.
+    while "writing" not in outcomes:
+        assert len(outcomes) < 50, outcomes
+        handler = worker(roles.push, 16_000_000, True)
         server.start(roles.serve, 1)
-        pause = random.uniform(early, late)
-        time.sleep(pause)
-        server.signal(signal.SIGSTOP)
-        worker.start(wait_and_look, handler)
-        outcome = worker.result()
+        outcomes.append(worker(stop_while_it_writes, handler, server.pid))
+        assert outcomes[-1] in ("answered", "writing")
         server.signal(signal.SIGCONT)
         server.result()
-        outcomes.add(outcome)
-        if outcome == "writing":
-            break
-        # Closer to the moment between the two.
-        early, late = (pause, late) if outcome == "cancelled" else (early, pause)
-        if late - early < 0.001:
-            early, late = early / 2, late * 2 + 0.005
-    assert "writing" in outcomes, outcomes
     worker.start(roles.echo)
     server(roles.serve, 1)
     worker.result()
 
 
-def wait_and_look(handler: int) -> str:
+def stop_while_it_writes(handler: int, pid: int) -> str:
     """What an expired wait says, and that the tensors outlive it."""
+    begin = roles.kept[0].view(torch.int32)[:16]
+    while not begin.any():
+        pass
+    os.kill(pid, signal.SIGSTOP)
+    eventually(lambda: is_stopped(pid), "the server to stop")
     try:
         fserver.wait(handler, 20)
     except TimeoutError as error:
         roles.kept.clear()
-        return "writing" if "server 0 is still writing" in str(error) else "cancelled"
+        return "writing" if "server 0 is still writing" in str(error) else str(error)
     return "answered"
 
 
@@ -283,6 +284,83 @@ def test_a_wrong_variable_is_named(new_job, changed: dict[str, str], text: str) 
     assert text in error.message
 
 
+@pytest.mark.proves("P8")
+def test_init_names_who_is_missing(new_job) -> None:
+    """Whoever loses patience first tells the others."""
+    cluster = new_job(2, 2, environment={"TENSORBUS_INIT_TIMEOUT": "300"})
+    nodes = [cluster.scheduler, cluster.servers[1]]
+    for node in nodes:
+        node.start(roles.init)
+    cluster.await_members(*nodes)
+    impatient = cluster.add("worker", 0, TENSORBUS_INIT_TIMEOUT="5")
+    impatient(roles.group)  # so that it has imported what it needs
+    for node in [impatient.start(roles.init), *nodes]:
+        error = node.error()
+        assert "TimeoutError" in error.kinds
+        assert "missing: server 0, worker 1" in error.message
+
+
+@pytest.mark.proves("P8")
+def test_a_scheduler_names_who_is_missing(new_job) -> None:
+    cluster = new_job(1, 1, environment={"TENSORBUS_INIT_TIMEOUT": "300"})
+    impatient = cluster.add("scheduler", 0, TENSORBUS_INIT_TIMEOUT="8")
+    nodes = [impatient, cluster.workers[0]]
+    for node in nodes:
+        node(roles.group)  # so that it has imported what it needs
+    for node in nodes:
+        node.start(roles.init)
+    for node in nodes:
+        error = node.error()
+        assert "TimeoutError" in error.kinds
+        assert "missing: server 0" in error.message
+
+
+@pytest.mark.proves("P10")
+def test_whoever_dies_while_the_job_starts_is_named(new_job) -> None:
+    cluster = new_job(2, 1)
+    nodes = [cluster.scheduler, *cluster.servers, cluster.workers[0]]
+    for node in nodes:
+        node.start(roles.init)
+    cluster.await_members(*nodes)
+    nodes.pop().signal(signal.SIGKILL)
+    for node in nodes:
+        error = node.error()
+        assert "PeerLostError" in error.kinds
+        assert error.message == "worker 0 was lost while the job was starting"
+
+
+@pytest.mark.proves("P10")
+def test_without_a_scheduler_there_is_no_start(new_job) -> None:
+    cluster = new_job(1, 1)
+    for node in (cluster.scheduler, *cluster.servers):
+        node.start(roles.init)
+    cluster.await_members(cluster.scheduler, *cluster.servers)
+    cluster.scheduler.signal(signal.SIGKILL)
+    # Both one that had found it and one that comes later end, and say who is not there.
+    late = cluster.add("worker", 0, TENSORBUS_INIT_TIMEOUT="3")
+    for node in (late.start(roles.init), *cluster.servers):
+        error = node.error()
+        assert "ConnectionError" in error.kinds
+        assert cluster.common["DMLC_PS_ROOT_PORT"] in error.message
+
+
+@pytest.mark.proves("P10")
+def test_traffic_goes_on_without_the_scheduler(new_job) -> None:
+    cluster = new_job(1, 1).init()
+    worker, server = cluster.workers[0], cluster.servers[0]
+    cluster.scheduler.signal(signal.SIGKILL)
+    for _ in range(3):
+        worker.start(roles.echo)
+        server(roles.serve, 1)
+        worker.result()
+    worker.start(roles.call, "barrier", True, True)
+    server.start(roles.stop)
+    for node in (worker, server):
+        error = node.error()
+        assert "ConnectionError" in error.kinds
+        assert "the scheduler at" in error.message
+
+
 @pytest.mark.proves("P10")
 def test_barriers_and_stop_do_not_wait_for_the_dead(job) -> None:
     cluster = job(2, 1)
@@ -300,60 +378,70 @@ def test_barriers_and_stop_do_not_wait_for_the_dead(job) -> None:
 
 @pytest.mark.proves("P10")
 def test_stop_names_who_has_not(new_job) -> None:
-    cluster = new_job(1, 1, environment={"TENSORBUS_INIT_TIMEOUT": "3"}).init()
-    cluster.workers[0].start(roles.stop)
+    cluster = new_job(1, 1).init()
+    cluster.workers[0].start(roles.stop, 2.0)
     cluster.scheduler.start(roles.stop)
     error = cluster.workers[0].error()
     assert "TimeoutError" in error.kinds
     assert "server 0" in error.message
 
 
-BLOCKING = ["wait", "get_batch", "barrier", "stop"]
-
-
 @pytest.mark.proves("P10")
-@pytest.mark.parametrize("name", BLOCKING)
-def test_ctrl_c_interrupts_blocking_calls(new_job, name: str) -> None:
+@pytest.mark.parametrize("name", ["init", "push_pull", "wait", "get_batch", "barrier", "stop"])
+def test_ctrl_c_interrupts_blocking_calls(new_job, name: str, tmp_path: Path) -> None:
     cluster = new_job(1, 1)
     worker, server = cluster.workers[0], cluster.servers[0]
-    cluster.init()
-    if name == "wait":
-        node = worker.start(roles.interruptible, "wait", worker(roles.push), 30_000)
-    elif name == "get_batch":
-        node = server.start(roles.interruptible, "get_batch")
-    elif name == "barrier":
-        node = worker.start(roles.interruptible, "barrier", True, True)
+    if name == "init":
+        cluster.scheduler.start(roles.init)
     else:
-        node = worker.start(roles.interruptible, "stop")
+        cluster.init()
+    arguments: tuple[Any, ...] = ()
+    if name == "wait":
+        arguments = (worker(roles.push), 60_000)
+    elif name == "barrier":
+        arguments = (True, True)
+    node = server if name == "get_batch" else worker
+    call = push_without_end if name == "push_pull" else roles.call
+    entered = tmp_path / "entered"
+    node.start(roles.interruptible, str(entered), call, name, *arguments)
+    eventually(entered.exists, "the call", 20)
     time.sleep(0.5)
     assert not node.done()
     os.kill(node.pid, signal.SIGINT)
-    assert node.result(5) == "interrupted"
+    assert node.result() == "interrupted"
+    if name == "wait":  # the node is whole
+        node.start(roles.echo)
+        server(roles.serve, 2)
+        node.result()
 
 
-def count_while_waiting(seconds: float) -> int:
-    """What another thread of Python gets done while this one is in a call."""
-    import threading
+def push_without_end(_name: str) -> None:
+    """Until it must wait, since nobody answers."""
+    while True:
+        fserver.push_pull([torch.rand(16)], [1], [torch.empty(16)], [1])
 
-    count = 0
-    over = False
 
-    def work() -> None:
-        nonlocal count
-        while not over:
-            count += 1
+def interrupted_by_a_thread() -> str:
+    """Another thread of Python gets on while this one is in a call, and ends it."""
+
+    def interrupt() -> None:
+        time.sleep(0.3)
+        for _ in range(1000):
             time.sleep(0)
+        os.kill(os.getpid(), signal.SIGINT)
 
-    thread = threading.Thread(target=work)
-    thread.start()
-    with contextlib.suppress(TimeoutError):
-        fserver.get_batch(1000 * seconds)
-    over = True
-    thread.join()
-    return count
+    thread = threading.Thread(target=interrupt)
+    try:
+        thread.start()
+        fserver.get_batch(20_000)
+    except KeyboardInterrupt:
+        return "interrupted"
+    finally:
+        thread.join()
+    return "not interrupted"
 
 
 @pytest.mark.proves("P10")
 def test_a_blocked_call_lets_other_threads_run(new_job) -> None:
     cluster = new_job(1, 1).init()
-    assert cluster.servers[0](count_while_waiting, 0.5) > 100
+    assert cluster.servers[0](interrupted_by_a_thread) == "interrupted"
