@@ -118,6 +118,7 @@ Node::Node(Cluster& cluster, Rank rank) : cluster_(cluster), rank_(rank) { resta
 
 void Node::restart(bool new_worker) {
   stopped_ = false;
+  did_something_ = false;
   fabric::MemoryFabricOptions options{"rank " + std::to_string(rank_), "secret", &cluster_.clock_};
   options.arrives = [this](const fabric::Identity& peer) {
     const auto line = Weather::line(rank_, rank_of(peer));
@@ -133,6 +134,9 @@ void Node::restart(bool new_worker) {
   };
   options.host = cluster_.random(2) == 0 ? "one" : "other";
   options.most_waiting_messages = cluster_.weather.queue;
+  options.on_full = [this] {
+    if (cluster_.on_full_queue) cluster_.on_full_queue(rank_);
+  };
   options.most_words = cluster_.weather.words;
   options.watches = !cluster_.weather.network;
   fabric_ = fabric::make_memory_fabric(cluster_.hub_, std::move(options));
@@ -142,7 +146,8 @@ void Node::restart(bool new_worker) {
       AgentParts{*fabric_, *channel_, *directory_, state_,
                  [&cluster = cluster_] { return cluster.random(); }, "secret",
                  [this](Step step) {
-                   last_step_ = step;
+                   if (!std::exchange(did_something_, true)) last_steps_.clear();
+                   last_steps_.insert(step);
                    if (cluster_.on_step) cluster_.on_step(rank_, step);
                  }},
       AgentOptions{rank_, "simulation"});
@@ -196,6 +201,7 @@ std::optional<Rank> Cluster::step() {
     return std::nullopt;
   }
   if (node.stopped_) return std::nullopt;
+  node.did_something_ = false;
   node.agent_->step(clock_.now());
   return node.rank_;
 }

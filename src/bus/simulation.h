@@ -154,7 +154,8 @@ class Node {
   Rank rank() const noexcept { return rank_; }
   bool alive() const noexcept { return agent_ != nullptr; }
   std::uint64_t session() const noexcept { return session_; }
-  Step last_step() const noexcept { return last_step_; }
+  // What its agent did when it last did something.
+  const std::set<Step>& last_steps() const noexcept { return last_steps_; }
 
   // The process dies: everything but the committed state is gone.
   void kill();
@@ -181,7 +182,8 @@ class Node {
   std::uint64_t session_ = 0;
   std::uint64_t sequence_ = 0;
   bool stopped_ = false;
-  Step last_step_ = Step::started;
+  std::set<Step> last_steps_;
+  bool did_something_ = false;  // in this turn of its loop
 };
 
 class Cluster {
@@ -195,6 +197,7 @@ class Cluster {
   fabric::MemoryHub& hub() { return *hub_; }
   Weather weather;
   std::function<void(Rank, Step)> on_step;  // told of every step of every agent
+  std::function<void(Rank)> on_full_queue;  // told who could not send
   std::uint64_t random() { return random_(); }
   // Below `bound`.
   std::uint64_t random(std::uint64_t bound) { return random_() % bound; }

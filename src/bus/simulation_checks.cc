@@ -144,7 +144,8 @@ void Checks::check_conflict(Line line, bool by_source) {
   const Line back(reader, source);
   const std::uint64_t offered = last_offered_[line];
   if (by_source) {
-    const bool open = last_offered_[back] > last_over_[back];
+    // At once if it goes from one round to the next.
+    const bool open = last_offered_[back] >= last_over_[back];
     const bool overlapped = last_offered_[back] != 0 && (open || last_over_[back] >= offered);
     if (!overlapped && !cluster_.weather.network) {
       violate_("I11", fmt::format("rank {} found a conflict with rank {}, which is not sending",

@@ -29,18 +29,18 @@ constexpr std::size_t all_faults_count = 14;  // kinds
 
 bool is_long() { return config::variable("TENSORBUS_TEST_LONG").has_value(); }
 
-TEST(Simulation, WithoutFaults) { run(is_long() ? 200 : 10, {}); }
+TEST(Simulation, WithoutFaults) { run(is_long() ? 200 : 5, {}); }
 
 TEST(Simulation, WithDeadlinesAndCancels) {
-  run(is_long() ? 200 : 10, {.slow = true, .expires = true});
+  run(is_long() ? 200 : 5, {.slow = true, .expires = true});
 }
 
-TEST(Simulation, WithKillsAndRestarts) { run(is_long() ? 200 : 10, {.kills = true}); }
+TEST(Simulation, WithKillsAndRestarts) { run(is_long() ? 200 : 5, {.kills = true}); }
 
-TEST(Simulation, WithLinesThatBreak) { run(is_long() ? 200 : 10, {.lines = true}); }
+TEST(Simulation, WithLinesThatBreak) { run(is_long() ? 200 : 5, {.lines = true}); }
 
 TEST(Simulation, WithEverything) {
-  const Report report = run(is_long() ? 600 : 60, all_faults);
+  const Report report = run(is_long() ? 600 : 20, all_faults);
   EXPECT_EQ(report.hits.size(), all_faults_count);
   if (!is_long()) return;  // some steps are rare
   for (std::size_t at = 0; at < step_count; ++at) {

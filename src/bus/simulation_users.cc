@@ -316,6 +316,14 @@ void User::check_received(std::int64_t round) {
       world_.violate("I1", fmt::format("rank {}, round {}: from two generations", rank_, round));
     }
     world_.read.insert({source, round, rank_});
+    // From one source, also over several joinings: who joins anew may get another replica, which
+    // need not be as far.
+    auto& last = last_read_[source];
+    if (round <= last) {
+      world_.violate("I2", fmt::format("rank {}: round {} of rank {} after round {}", rank_, round,
+                                       source.rank, last));
+    }
+    last = round;
     const auto sent = world_.sent.find({source, round});
     if (sent == world_.sent.end()) continue;
     const auto told = sent->second.find(rank_);
@@ -324,13 +332,6 @@ void User::check_received(std::int64_t round) {
                                        rank_, round, source.rank));
     }
   }
-  if (!generation) return;
-  auto& last = last_read_[generation->first];
-  if (std::pair(generation->second, round) <= last) {
-    world_.violate("I2",
-                   fmt::format("rank {}: round {} after round {}", rank_, round, last.second));
-  }
-  last = {generation->second, round};
 }
 
 }  // namespace tensorbus::bus::simulation

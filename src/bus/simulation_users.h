@@ -27,7 +27,7 @@ struct Report {
   std::vector<std::string> history;
   std::vector<std::string> violations;  // invariants that did not hold, by number
   std::map<std::string, std::size_t> counts;
-  // How often each kind of fault hit an agent whose last step was this one.
+  // How often each kind of fault hit an agent that had just taken this step.
   std::map<std::string, std::array<std::size_t, step_count>> hits;
 
   void add(const Report& other);

@@ -29,6 +29,7 @@ World::World(std::uint64_t seed, const Faults& faults)
   cluster.weather.network = odds(3);
   if (faults_.slow && odds(4)) cluster.weather.queue = 2 + cluster.random(3);
   if (faults_.slow && odds(4)) cluster.weather.words = 8 + cluster.random(8);
+  cluster.on_full_queue = [this](Rank) { ++report.counts["full queues"]; };
   two_way_ = odds(3);
   make_sides();
   for (UserSide& side : sides_) {
@@ -75,9 +76,12 @@ void World::violate(const std::string& invariant, const std::string& what) {
 }
 
 void World::hit(const std::string& fault, Rank rank) {
-  const Step step = cluster.node(rank).last_step();
-  say("rank {}: {}, after {}", rank, fault, to_string(step));
-  ++report.hits[fault][static_cast<std::size_t>(step)];
+  std::string after;
+  for (const Step step : cluster.node(rank).last_steps()) {
+    after += fmt::format("{}{}", after.empty() ? "" : ", ", to_string(step));
+    ++report.hits[fault][static_cast<std::size_t>(step)];
+  }
+  say("rank {}: {}, after {}", rank, fault, after);
 }
 
 bool World::content() const {

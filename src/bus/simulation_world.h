@@ -92,8 +92,8 @@ class User {
   std::uint64_t registration_ = 0;
   std::int64_t life_ = 0;  // registrations so far
   std::uint64_t ticket_ = 0;
-  std::int64_t accepted_ = 0;                                       // sends of this life
-  std::map<End, std::pair<std::int64_t, std::int64_t>> last_read_;  // generation, round
+  std::int64_t accepted_ = 0;               // sends of this life
+  std::map<Life, std::int64_t> last_read_;  // rounds, by source
   std::vector<std::int64_t> after_error_;
 };
 

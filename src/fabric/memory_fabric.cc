@@ -156,6 +156,7 @@ class MemoryFabric final : public Fabric {
     const auto peer = usable(any);
     const auto other = peer->other_.lock();
     if (other->waiting_ >= peer->fabric_->options_.most_waiting_messages) {
+      if (options_.on_full) options_.on_full();
       throw Error(Code::queue_full, to_string(any.identity()) + " does not take its messages");
     }
     std::vector<std::string> said{{reinterpret_cast<const char*>(message.data()), message.size()}};

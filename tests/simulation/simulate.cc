@@ -17,7 +17,7 @@ void print_hits(const simulation::Report& report) {
   for (std::size_t at = 0; at < faults.size(); ++at) {
     std::cout << fmt::format("{:>3}  {}\n", fmt::format("F{}", at + 1), faults[at]);
   }
-  std::cout << fmt::format("\n{:<17}", "last step");
+  std::cout << fmt::format("\n{:<17}", "after");
   for (std::size_t at = 0; at < faults.size(); ++at) {
     std::cout << fmt::format("{:>8}", fmt::format("F{}", at + 1));
   }

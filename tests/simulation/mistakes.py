@@ -1,0 +1,197 @@
+"""The eight simpler rules that went wrong in models of the protocol, as edits of the sources."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True)
+class Mistake:
+    name: str
+    edits: tuple[tuple[str, str, str], ...]  # file, what is there, what is put there
+    broken: tuple[str, ...]  # invariants that must be seen to break
+
+
+NO_GATE_AT_SWAPS = (
+    "src/fabric/memory_fabric.cc",
+    "if (exposed.withdrawn || !exposed.gate.still_open(swap.source.ticket)) {",
+    "if (exposed.withdrawn) {",
+)
+
+MISTAKES = (
+    Mistake(
+        "the round is not part of the compares",
+        (
+            NO_GATE_AT_SWAPS,
+            (
+                "src/fabric/memory_fabric.cc",
+                "std::uint64_t seen = swap.expected;",
+                """std::uint64_t seen = swap.expected;
+  if (const auto at = word_of(*swap.source.peer, swap.word).load(); (at & 7) == (seen & 7)) {
+    word_of(*swap.source.peer, swap.word).store(swap.desired);
+    return finish(id, {}, seen);
+  }""",
+            ),
+        ),
+        ("I1", "I4", "I5"),
+    ),
+    Mistake(
+        "the agent keeps the gate",
+        (
+            NO_GATE_AT_SWAPS,
+            (
+                "src/fabric/memory_fabric.cc",
+                "if (exposed.withdrawn || !exposed.gate.open(source.ticket)) {",
+                "if (exposed.withdrawn) {",
+            ),
+            (
+                "src/fabric/memory_fabric.cc",
+                "if (!as_memory(*source.region).exposed().gate.still_open(source.ticket)) {",
+                "if (as_memory(*source.region).exposed().withdrawn) {",
+            ),
+        ),
+        ("I1",),
+    ),
+    Mistake(
+        "the lowest offered round is read",
+        (
+            (
+                "src/bus/round.cc",
+                "choice.round = std::max(choice.round, source.floor);",
+                "choice.round = &source == sources.data() ? source.floor : "
+                "std::min(choice.round, source.floor);",
+            ),
+            (
+                "src/bus/round.cc",
+                "if (source.offered) choice.skip.push_back(at);",
+                "",
+            ),
+        ),
+        ("I9",),
+    ),
+    Mistake(
+        "sources are committed one by one",
+        (
+            (
+                "src/bus/recv.cc",
+                "    bytes_done_ += parts_[part].stream->payload_bytes;\n",
+                """    bytes_done_ += parts_[part].stream->payload_bytes;
+    for (const fabric::Source& source : parts_[part].sources) {
+      for (const RecvCommit& commit : commits_) {
+        if (commit.source.peer != source.peer || !source.peer->up()) continue;
+        const auto id = context_.operations.add([](const fabric::Completion&) {});
+        context_.fabric.swap({commit.source, commit.word, pack(RoundWord{Mark::offered, round_}),
+                              pack(RoundWord{Mark::read, round_})},
+                             id, Deadline::never());
+      }
+    }
+""",
+            ),
+        ),
+        ("I5", "I9"),
+    ),
+    Mistake(
+        "attempts have no number",
+        (
+            # The end of a cancelled read is heard of late.
+            (
+                "src/fabric/memory_fabric.cc",
+                "  bool cancelled = false;\n",
+                "  bool cancelled = false;\n  int late = 0;\n",
+            ),
+            (
+                "src/fabric/memory_fabric.cc",
+                "  if (operation.cancelled) return finish(id,",
+                "  if (operation.cancelled && operation.work.index() == 1 &&\n"
+                "      ++operation.late < 40) return;\n"
+                "  if (operation.cancelled) return finish(id,",
+            ),
+            (
+                "src/bus/recv.cc",
+                "constexpr const char* undefined",
+                "std::map<const Context*, std::weak_ptr<Recv>> latest;\n"
+                "constexpr const char* undefined",
+            ),
+            (
+                "src/bus/recv.cc",
+                "  parts_ = std::move(parts);\n",
+                "  parts_ = std::move(parts);\n  latest[&context_] = weak_from_this();\n",
+            ),
+            (
+                "src/bus/recv.cc",
+                "          self->on_read(at, done);\n",
+                """          const auto now = latest[&self->context_].lock();
+          if (now != nullptr && at < now->parts_.size() && now->left_ > 0) now->on_read(at, done);
+""",
+            ),
+            (
+                "src/bus/recv.cc",
+                "  if (completion.status.ok()) {\n    bytes_done_",
+                "  if (completion.status.ok() || completion.status.code == Code::cancelled) {\n"
+                "    bytes_done_",
+            ),
+            (
+                "src/bus/recv.cc",
+                "if (state_ == RecvState::draining && left_ == 0) {",
+                "if (state_ == RecvState::draining) {",
+            ),
+        ),
+        ("I1", "I14"),
+    ),
+    Mistake(
+        "JOIN does not hold, START is repeated",
+        (
+            ("src/bus/source.cc", "    subscription.joined = true;\n", ""),
+            (
+                "src/bus/source.cc",
+                "    if (!subscription.joined || subscription.started) return;\n",
+                """    if (subscription.started) return;
+    if (start->round <= highest_opened_) {
+      context_.links.send(*link, generation_, message.serial, Joined{highest_opened_ + 1});
+      return;
+    }
+    subscription.joined = true;
+""",
+            ),
+            (
+                "src/bus/reader.cc",
+                "    if (phase_ != Phase::joining || source.next != 0) return;\n",
+                """    if (phase_ == Phase::started) {
+      return context_.links.send(*link, plan_.generation, serial_, Start{joined->next});
+    }
+    if (phase_ != Phase::joining || source.next != 0) return;
+""",
+            ),
+        ),
+        ("I10",),
+    ),
+    Mistake(
+        "the other's word is marked first when both send",
+        (
+            (
+                "src/bus/batch.cc",
+                "      if (!source_->conflict(rank)) continue;\n"
+                "      reader_->conflict(rank, round);\n",
+                "      reader_->conflict(rank, round);\n"
+                "      if (!source_->conflict(rank)) continue;\n",
+            ),
+        ),
+        ("I11",),
+    ),
+    Mistake(
+        "a send takes its number when it begins",
+        (
+            (
+                "src/bus/batch.cc",
+                "  if (sends) queued.round = ++last_round_;\n",
+                "",
+            ),
+            (
+                "src/bus/batch.cc",
+                "    source_->open(send.round, send.ticket);\n",
+                "    send.round = ++last_round_;\n    source_->open(send.round, send.ticket);\n",
+            ),
+        ),
+        ("I7",),
+    ),
+)

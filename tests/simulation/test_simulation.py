@@ -1,0 +1,131 @@
+"""Many seeds, and that they can fail: every mistake that is put into the protocol is found."""
+
+from __future__ import annotations
+
+import json
+import re
+import shlex
+import subprocess
+from pathlib import Path
+
+import pytest
+from mistakes import MISTAKES, Mistake
+
+ROOT = Path(__file__).resolve().parents[2]
+BUILD = ROOT / "build" / "release"
+SEEDS = 400
+MANY_SEEDS = 100_000
+SEEDS_WITH_A_MISTAKE = 5_000
+
+
+def compile_edited(source: str, text: str, folder: Path) -> Path:
+    """The object of a source file with other contents."""
+    commands = json.loads((BUILD / "compile_commands.json").read_text())
+    command = next(each for each in commands if each["file"] == str(ROOT / source))
+    edited = folder / Path(source).name
+    edited.write_text(text)
+    target = edited.with_suffix(".o")
+    words = shlex.split(command["command"])
+    words[words.index("-o") + 1] = str(target)
+    words[words.index("-c") + 1] = str(edited)
+    subprocess.run(words, cwd=command["directory"], check=True)
+    return target
+
+
+def link(objects: list[Path], folder: Path) -> Path:
+    """The simulation, with these objects in place of the library's own."""
+    told = subprocess.run(
+        ["ninja", "-C", str(BUILD), "-t", "commands", "-s", "bin/simulate"],
+        capture_output=True,
+        text=True,
+        check=True,
+    ).stdout
+    line = next(each for each in told.splitlines() if " -o bin/simulate " in each)
+    words = shlex.split(line.split("&&")[1] if line.startswith(":") else line)
+    program = folder / "simulate"
+    at = words.index("-o")
+    words[at + 1] = str(program)
+    subprocess.run([*words[:at], *map(str, objects), *words[at:]], cwd=BUILD, check=True)
+    return program
+
+
+def make(mistake: Mistake, folder: Path) -> Path:
+    texts: dict[str, str] = {}
+    for source, old, new in mistake.edits:
+        text = texts.setdefault(source, (ROOT / source).read_text())
+        assert text.count(old) == 1, f"{source} has changed: {old}"
+        texts[source] = text.replace(old, new)
+    return link([compile_edited(source, text, folder) for source, text in texts.items()], folder)
+
+
+def build() -> None:
+    subprocess.run(["cmake", "--build", str(BUILD), "--target", "simulate"], check=True)
+
+
+def start(first: int, count: int) -> subprocess.Popen[str]:
+    return subprocess.Popen(
+        [BUILD / "bin" / "simulate", "--seed", str(first), "--count", str(count)],
+        stdout=subprocess.PIPE,
+        text=True,
+    )
+
+
+def told_by(run: subprocess.Popen[str]) -> str:
+    told, _ = run.communicate()
+    assert run.returncode == 0, told[-4000:]
+    return told
+
+
+@pytest.mark.timeout(300)
+def test_hundreds_of_seeds_break_nothing() -> None:
+    build()
+    told = told_by(start(1, SEEDS))
+    assert int(re.search(r"^recvs: (\d+)", told, re.MULTILINE)[1]) > SEEDS  # type: ignore[index]
+
+
+@pytest.mark.long
+@pytest.mark.timeout(7200)
+def test_a_hundred_thousand_seeds_break_nothing_and_every_fault_hits_every_step() -> None:
+    build()
+    share = MANY_SEEDS // 2
+    for run in [start(first, share) for first in (1, 1 + share)]:
+        assert not never(told_by(run)), "kinds of faults never hit agents after these steps"
+
+
+# A worker takes back the memory of a send; before it has registered there is none.
+IMPOSSIBLE = {("raise", "started"), ("raise", "pairing")}
+
+
+def never(told: str) -> list[tuple[str, str]]:
+    """Which fault never hit an agent after which step, by the printed table."""
+    faults = dict(re.findall(r"^ *(F\d+)  (.+)$", told, re.MULTILINE))
+    table = told[told.index("\nafter ") + 1 :].splitlines()
+    names = table[0].removeprefix("after").split()
+    found = []
+    for line in table[1:]:
+        step, counts = line[:17].strip(), line[17:].split()
+        for name, count in zip(names, counts, strict=True):
+            if count == "0" and (faults[name], step) not in IMPOSSIBLE:
+                found.append((faults[name], step))
+    return found
+
+
+@pytest.mark.long
+@pytest.mark.timeout(1800)
+@pytest.mark.parametrize("mistake", MISTAKES, ids=lambda mistake: mistake.name)
+def test_a_mistake_is_found(mistake: Mistake, tmp_path: Path) -> None:
+    build()
+    program = make(mistake, tmp_path)
+    ended = subprocess.run(
+        [program, "--count", str(SEEDS_WITH_A_MISTAKE)], capture_output=True, text=True, check=False
+    )
+    broken = re.search(r"^seed \d+ broke (I\d+)", ended.stdout, re.MULTILINE)
+    assert broken is not None, f"{SEEDS_WITH_A_MISTAKE} seeds found nothing\n{ended.stderr[-2000:]}"
+    assert broken[1] in mistake.broken, ended.stdout[-2000:]
+
+
+def test_every_edit_fits_the_sources() -> None:
+    assert len(MISTAKES) == 8
+    for mistake in MISTAKES:
+        for source, old, _ in mistake.edits:
+            assert (ROOT / source).read_text().count(old) == 1, f"{mistake.name}: {source}"
