@@ -137,6 +137,7 @@ bool Loop::Turn::take() {
     ++loop_.turns_;
     polls_ = true;
   }
+  if (std::exchange(sleeps_next_, false)) sleep();
   loop_.poll();
   loop_.let_others_in(lock_);
   if (++polled_ % polls_per_look != 0 && loop_.spin_ > Duration::zero()) return true;
@@ -152,12 +153,18 @@ bool Loop::Turn::take() {
     }
     return true;
   }
+  // Not now: this poll may have brought what the caller waits for.
+  sleeps_next_ = true;
+  return true;
+}
+
+void Loop::Turn::sleep() {
   slept_ = true;
   loop_.poller_sleeps_ = true;
   loop_.sleep(lock_, deadline_, false);
   loop_.poller_sleeps_ = false;
   spin_until_ = {};
-  return true;
+  loop_.check();
 }
 
 bool Loop::Turn::follow() {

@@ -75,10 +75,11 @@ class Loop {
    public:
     Turn(Loop& loop, Lock& lock, Deadline deadline);
     ~Turn();
-    // One poll, or one sleep. False at the deadline.
+    // One poll, after a sleep if the one before was in vain for long. False at the deadline.
     bool take();
 
    private:
+    void sleep();
     bool follow();
 
     Loop& loop_;
@@ -86,6 +87,7 @@ class Loop {
     const Deadline deadline_;
     bool polls_ = false;
     bool slept_ = false;
+    bool sleeps_next_ = false;
     unsigned polled_ = 0;
     TimePoint now_{};
     TimePoint spin_until_{};
