@@ -23,13 +23,15 @@ inline constexpr Duration spin_time = std::chrono::microseconds(50);
 // Spins, then sleeps, until there were events or `also` is readable.
 template <typename Handler>
 void step(fabric::Fabric& fabric, int also, Handler handle) {
-  TimePoint sleep_at = now() + spin_time;
+  // Clocks cost as much as a poll.
+  constexpr unsigned polls_per_clock = 16;
+  TimePoint sleep_at{};
   for (unsigned polls = 1;; ++polls) {
     const std::span<const fabric::Event> events = fabric.poll();
     for (const fabric::Event& event : events) handle(event);
     if (!events.empty()) return;
-    // Clocks cost as much as a poll.
-    if (polls % 16 != 0 || now() < sleep_at || !fabric.arm()) continue;
+    if (polls == polls_per_clock) sleep_at = now() + spin_time;
+    if (polls % polls_per_clock != 0 || now() < sleep_at || !fabric.arm()) continue;
     std::array<pollfd, 2> fds{pollfd{fabric.fd(), POLLIN, 0}, pollfd{also, POLLIN, 0}};
     os::sleep_ready(fds, Deadline(fabric.wake_at()));
     if (fds[1].revents != 0) return;

@@ -81,13 +81,6 @@ RingConsumer::RingConsumer(std::byte* memory, std::size_t capacity) noexcept
       data_(memory + sizeof(RingHeader)),
       capacity_(capacity) {}
 
-std::uint64_t RingConsumer::first() const noexcept {
-  return reinterpret_cast<const First*>(data_ + (taken_ & (capacity_ - 1)))
-      ->load(std::memory_order_acquire);
-}
-
-bool RingConsumer::empty() const noexcept { return first() == 0; }
-
 bool RingConsumer::pop(RingMessage& message) {
   const std::uint64_t word = first();
   if (word == 0) return false;

@@ -54,7 +54,7 @@ class RingConsumer {
  public:
   RingConsumer(std::byte* memory, std::size_t capacity) noexcept;
 
-  bool empty() const noexcept;
+  bool empty() const noexcept { return first() == 0; }
   // False if there is none. The message's memory is used again.
   bool pop(RingMessage& message);
   // After pop(): whether the producer waits for room and must be woken. Says so once.
@@ -64,7 +64,11 @@ class RingConsumer {
   void awake() noexcept { header_.consumer_sleeps.store(0, std::memory_order_relaxed); }
 
  private:
-  std::uint64_t first() const noexcept;
+  // The first word of the next message, 0 before it is there.
+  std::uint64_t first() const noexcept {
+    return reinterpret_cast<const std::atomic<std::uint64_t>*>(data_ + (taken_ & (capacity_ - 1)))
+        ->load(std::memory_order_acquire);
+  }
 
   RingHeader& header_;
   const std::byte* data_;

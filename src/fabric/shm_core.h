@@ -134,6 +134,8 @@ class ShmCore final : public Fabric {
   bool handshakes_ = false;  // somebody was not up in the last poll
   bool stirred_ = false;     // a read got on in the last poll
   unsigned polls_ = 0;
+  unsigned polls_per_clock_ = 1;
+  unsigned next_clock_ = 1;
   TimePoint next_look_{};
   TimePoint last_poll_{};
   TimePoint next_pulse_{};

@@ -19,9 +19,10 @@ namespace {
 // because a clock may stand still.
 constexpr unsigned polls_per_look = 16 * 1024;
 constexpr Duration look_every = std::chrono::milliseconds(1);
-// A clock costs more than all the rest of a poll that finds nothing. Few, because somebody may poll
-// only once a second.
-constexpr unsigned polls_per_clock = 4;
+// A clock costs more than all the rest of a poll that finds nothing: the closer together polls
+// come, the fewer of them look at one.
+constexpr unsigned max_polls_per_clock = 64;
+constexpr Duration clock_is_fresh = std::chrono::microseconds(5);
 constexpr int chunks_per_poll = 4;
 constexpr int messages_per_poll = 64;
 
@@ -214,6 +215,9 @@ void ShmCore::step_swap(OpId id, const Swap& swap) {
 
 void ShmCore::tell_time() {
   const TimePoint now = options_.clock->now();
+  polls_per_clock_ =
+      now - last_poll_ < clock_is_fresh ? std::min(2 * polls_per_clock_, max_polls_per_clock) : 1;
+  next_clock_ = polls_ + polls_per_clock_;
   // Whoever was stopped itself cannot say that others were silent.
   if (now - last_poll_ > 2 * pulse_every) {
     for (const auto& [serial, peer] : peers_) peer->last_sign = now;
@@ -224,7 +228,7 @@ void ShmCore::tell_time() {
 std::span<const Event> ShmCore::poll() {
   ++polls_;
   if (armed_ || handshakes_ || peers_changed_ || !operations_.empty() ||
-      polls_ % polls_per_clock == 0) {
+      polls_ == next_clock_) {
     tell_time();
   }
   const TimePoint now = last_poll_;
@@ -244,7 +248,7 @@ std::span<const Event> ShmCore::poll() {
       continue;
     }
     if (armed_) peer->link->in.awake();
-    take_messages(peer);
+    if (!peer->link->in.empty() || peer->ring_is_behind()) take_messages(peer);
   }
   if (armed_ || handshakes_ || now >= next_look_ || polls_ % polls_per_look == 0) {
     look_at_descriptors();
