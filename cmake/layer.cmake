@@ -51,7 +51,7 @@ function(tensorbus_layer name)
     add_dependencies(unit_tests ${name}_test)
     gtest_discover_tests(${name}_test TEST_PREFIX "${name}: " DISCOVERY_MODE PRE_TEST
       DISCOVERY_TIMEOUT 60
-      PROPERTIES TIMEOUT 120 LABELS ${name})
+      PROPERTIES LABELS ${name})
   endif()
   set(TENSORBUS_LAYERS ${TENSORBUS_LAYERS} ${name} PARENT_SCOPE)
   set(TENSORBUS_LIBRARIES_${name} ${LAYER_LIBRARIES} PARENT_SCOPE)

@@ -227,8 +227,7 @@ void ShmCore::tell_time() {
 
 std::span<const Event> ShmCore::poll() {
   ++polls_;
-  if (armed_ || handshakes_ || peers_changed_ || !operations_.empty() ||
-      polls_ == next_clock_) {
+  if (armed_ || handshakes_ || peers_changed_ || !operations_.empty() || polls_ == next_clock_) {
     tell_time();
   }
   const TimePoint now = last_poll_;
