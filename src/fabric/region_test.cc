@@ -6,7 +6,7 @@
 #include <random>
 
 #include "fabric/descriptor.h"
-#include "tensorbus/status.h"
+#include "tensor/test_refusal.h"
 
 namespace tensorbus::fabric {
 namespace {
@@ -22,18 +22,6 @@ Descriptor some_descriptor() {
           std::string("s\0\xff", 3),
           true,
           {{Dtype::bfloat16, {3, 4}, {-4, 1}}, {Dtype::int8, {}, {}}}};
-}
-
-template <typename Call>
-std::string refusal(Call call) {
-  try {
-    call();
-  } catch (const Error& error) {
-    EXPECT_EQ(error.code(), Code::invalid_argument);
-    return error.what();
-  }
-  ADD_FAILURE() << "was not refused";
-  return {};
 }
 
 TEST(DescriptorTest, ComesBackAsItWas) {
