@@ -8,6 +8,7 @@
 #include "fabric/lending_fabric.h"
 #include "fabric/memory_fabric.h"
 #include "fabric/pool.h"
+#include "fabric/routed_fabric.h"
 #include "fabric/shm_fabric.h"
 #include "fabric/two_hosts.h"
 #include "fabric/ucx.h"
@@ -88,6 +89,24 @@ Kind ucx_hosts_kind() {
           private_memory};
 }
 
+// Both as one; with a reason against shared memory it serves through the network.
+Kind routed_kind(const std::string& name, const std::string& no_shm) {
+  const auto pool = std::make_shared<Pool>(PoolOptions{std::size_t{16} << 20});
+  const auto make = [=](std::string party, std::string secret) {
+    std::vector<std::unique_ptr<Fabric>> parts;
+    parts.push_back(make_shm_fabric({std::move(party), secret, pool}));
+    UcxOptions ucx;
+    ucx.identity = parts.front()->address().identity;
+    ucx.secret = std::move(secret);
+    parts.push_back(make_ucx_fabric(ucx));
+    Reach reach = own_reach(UcxOptions().bind);
+    reach.no_shm = no_shm;
+    return Party(make_routed_fabric(std::move(parts), std::move(reach)));
+  };
+  return {name, [make] { return make; },
+          [pool](std::size_t bytes) { return pool->allocate(bytes); }};
+}
+
 // The same with all tensors lent.
 Kind lent(Kind kind) {
   kind.name += "_lent";
@@ -116,6 +135,8 @@ std::vector<Kind> available_kinds() {
   if (has_ucx()) {
     kinds.push_back(ucx_kind());
     kinds.push_back(lent(ucx_kind()));
+    kinds.push_back(routed_kind("shm_routed", ""));
+    kinds.push_back(routed_kind("ucx_routed", "not wanted here"));
     if (TwoHosts::unavailable().empty()) kinds.push_back(ucx_hosts_kind());
   }
   return kinds;

@@ -38,6 +38,7 @@ std::vector<Address> unpack_addresses(const Address& routed) try {
     const auto& bytes = each.get_binary();
     addresses.push_back(
         decode_address({reinterpret_cast<const char*>(bytes.data()), bytes.size()}));
+    addresses.back().identity = routed.identity;  // who it is said to be: the part checks that
   }
   return addresses;
 } catch (const std::exception& error) {
