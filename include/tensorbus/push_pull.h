@@ -53,7 +53,8 @@ struct NodeOptions {
   std::shared_ptr<fabric::Pool> pool;
   // Of the scheduler's store. Default: TENSORBUS_TOKEN.
   std::optional<std::string> token;
-  // How long a blocked call spins before it sleeps. Default: by the number of cores.
+  // How long a blocked call spins before it sleeps. Default: by the number of cores, and by whether
+  // it pays.
   std::optional<Duration> spin;
   // What a worker may have under way at one server before push_pull() waits.
   int most_requests = 64;

@@ -21,7 +21,7 @@ void relax() noexcept { __builtin_ia32_pause(); }
 
 }  // namespace
 
-Loop::Loop(Events& events, std::vector<std::unique_ptr<fabric::Fabric>> fabrics, Duration spin)
+Loop::Loop(Events& events, std::vector<std::unique_ptr<fabric::Fabric>> fabrics, SpinBudget spin)
     : events_(events), fabrics_(std::move(fabrics)), spin_(spin) {
   for (const int fd : {wake_.get(), keeper_wake_.get()}) os::close_in_children(fd);
   keeper_ = std::thread([this] { keep(); });
@@ -121,6 +121,7 @@ Loop::Turn::Turn(Loop& loop, Lock& lock, Deadline deadline)
 
 Loop::Turn::~Turn() {
   if (!polls_) return;
+  if (!slept_ && !sleeps_next_) loop_.spin_.came();
   loop_.poller_ = Poller::nobody;
   loop_.poller_sleeps_ = false;
   if (loop_.followers_ > 0 || loop_.closed_) loop_.changed_.notify_all();
@@ -140,11 +141,11 @@ bool Loop::Turn::take() {
   if (std::exchange(sleeps_next_, false)) sleep();
   loop_.poll();
   loop_.let_others_in(lock_);
-  if (++polled_ % polls_per_look != 0 && loop_.spin_ > Duration::zero()) return true;
+  if (++polled_ % polls_per_look != 0) return true;
   const TimePoint before = std::exchange(now_, now());
   if (now_ >= deadline_.at()) return false;
   // The spinning begins with the first look at the clock, a microsecond after it has begun.
-  if (spin_until_ == TimePoint{}) spin_until_ = now_ + loop_.spin_;
+  if (spin_until_ == TimePoint{}) spin_until_ = now_ + loop_.spin_.next();
   if (now_ < spin_until_) {
     // Not at the first look: it costs two system calls, and most waits are over by the second.
     if (before != TimePoint{} &&
@@ -160,6 +161,7 @@ bool Loop::Turn::take() {
 
 void Loop::Turn::sleep() {
   slept_ = true;
+  loop_.spin_.in_vain();
   loop_.poller_sleeps_ = true;
   loop_.sleep(lock_, deadline_, false);
   loop_.poller_sleeps_ = false;

@@ -18,6 +18,7 @@
 #include "fabric/fabric.h"
 #include "os/fork.h"
 #include "os/poll.h"
+#include "push_pull/spin.h"
 #include "tensorbus/deadline.h"
 #include "tensorbus/status.h"
 
@@ -39,13 +40,12 @@ class Loop {
   };
 
   // `events` is borrowed.
-  Loop(Events& events, std::vector<std::unique_ptr<fabric::Fabric>> fabrics, Duration spin);
+  Loop(Events& events, std::vector<std::unique_ptr<fabric::Fabric>> fabrics, SpinBudget spin);
   ~Loop();
   Loop(const Loop&) = delete;
   Loop& operator=(const Loop&) = delete;
 
   std::span<const std::unique_ptr<fabric::Fabric>> fabrics() const noexcept { return fabrics_; }
-  void set_spin(Duration spin) noexcept { spin_ = spin; }
 
   // For everything that touches fabrics, or what Events keep. Error in a forked child and after
   // close().
@@ -101,7 +101,7 @@ class Loop {
 
   Events& events_;
   std::vector<std::unique_ptr<fabric::Fabric>> fabrics_;
-  Duration spin_;
+  SpinBudget spin_;
   const unsigned generation_ = os::fork_generation();
 
   std::mutex mutex_;

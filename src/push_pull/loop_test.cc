@@ -28,7 +28,7 @@ TEST(LoopTest, WhatAPollBroughtIsNotSleptThrough) {
   // After so many polls it has spun for long enough and sleeps; nobody would wake it.
   for (int number = 1; number <= 32; ++number) {
     OnePoll events(number);
-    Loop loop(events, {}, std::chrono::nanoseconds(1));
+    Loop loop(events, {}, SpinBudget(std::chrono::nanoseconds(1), std::chrono::nanoseconds(1)));
     Loop::Lock lock = loop.lock();
     const Deadline deadline = Deadline::after(std::chrono::seconds(20));
     EXPECT_TRUE(loop.wait(lock, deadline, [&] { return events.happened(); }));

@@ -19,16 +19,19 @@ namespace {
 constexpr Duration spin_with_cores = std::chrono::microseconds(100);
 constexpr Duration spin_without = std::chrono::microseconds(2);
 
-Duration spin_for(std::size_t nodes_here) {
+SpinBudget spin_for(std::size_t nodes_here, const std::optional<Duration>& given) {
+  if (given) return {*given, *given};
   if (const auto text = config::variable("TENSORBUS_SPIN_US")) {
     try {
-      return std::chrono::microseconds(std::stoul(*text));
+      const auto budget = std::chrono::microseconds(std::stoul(*text));
+      return {budget, budget};
     } catch (const std::exception&) {
       throw Error(Code::invalid_argument,
                   "TENSORBUS_SPIN_US is \"" + *text + "\"; it must be a number of microseconds");
     }
   }
-  return nodes_here <= std::thread::hardware_concurrency() ? spin_with_cores : spin_without;
+  const bool cores = nodes_here <= std::thread::hardware_concurrency();
+  return {cores ? spin_with_cores : spin_without, spin_without};
 }
 
 }  // namespace
@@ -112,8 +115,7 @@ void Node::meet_the_others(const NodeOptions& options) {
     nodes_here += each.address.identity.host == record_.address.identity.host ? 1 : 0;
   }
   Loop::Events& events = *this;
-  loop_ = std::make_unique<Loop>(events, std::move(fabrics),
-                                 options.spin ? *options.spin : spin_for(nodes_here));
+  loop_ = std::make_unique<Loop>(events, std::move(fabrics), spin_for(nodes_here, options.spin));
 }
 
 fabric::Fabric& Node::fabric_for(const Record& other) const {
