@@ -159,7 +159,7 @@ inline void Pipe::put(const std::string& text) const {
 
 inline std::string Pipe::get() const {
   pollfd fd{read_.get(), POLLIN, 0};
-  if (::poll(&fd, 1, 20'000) != 1) throw Error(Code::timeout, "nothing comes through a pipe");
+  if (::poll(&fd, 1, 60'000) != 1) throw Error(Code::timeout, "nothing comes through a pipe");
   const auto take = [this](char* to, std::size_t size) {
     while (size > 0) {
       const ssize_t got = ::read(read_.get(), to, size);
