@@ -241,18 +241,11 @@ TEST(EndpointTest, OnlyPooledTensorsFreezeAndOnlyFrozenOnesAreAliased) {
 }
 
 TEST(EndpointTest, AliasesOutliveTheirOwnerAndDieWithTheirHolder) {
-  EndpointOptions options;
-  options.pool = std::make_shared<Pool>();
-  auto source = std::make_unique<Endpoint>(options);
-  auto numbers = std::make_unique<Numbers>(Shape{100'000}, source->allocate(400'000));
-  numbers->count_up();
-  const TensorView view = numbers->view();
-  const std::string descriptor = source->expose_frozen({&view, 1});
   const Pipe up;
   const Pipe down;
   auto holder = std::make_unique<Child>([&] {
     auto reader = std::make_unique<Endpoint>();
-    const ReadOperation operation = reader->read_frozen(descriptor);
+    const ReadOperation operation = reader->read_frozen(down.get());
     operation.wait(soon());
     const auto aliases = operation.received();
     reader->close();  // the connection goes, the alias stays
@@ -261,6 +254,14 @@ TEST(EndpointTest, AliasesOutliveTheirOwnerAndDieWithTheirHolder) {
     up.put(std::to_string(reinterpret_cast<const float*>(aliases->tensors[0])[99'999]));
     down.get();
   });
+  EndpointOptions options;
+  options.pool = std::make_shared<Pool>();
+  auto source = std::make_unique<Endpoint>(options);
+  auto numbers = std::make_unique<Numbers>(Shape{100'000}, source->allocate(400'000));
+  numbers->count_up();
+  const TensorView view = numbers->view();
+  const std::string descriptor = source->expose_frozen({&view, 1});
+  down.put(descriptor);
   EXPECT_EQ(up.get(), "held");
   source->release(descriptor);
   numbers.reset();
