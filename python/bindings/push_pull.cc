@@ -27,6 +27,10 @@ auto with_their_errors(Call call) {
     if (name == nullptr) throw;
     PyErr_SetString(nb::module_::import_(exceptions).attr(name).ptr(), error.what());
     throw nb::python_error();
+  } catch (nb::python_error& error) {
+    if (!error.matches(PyExc_ValueError)) throw;
+    nb::raise_from(error, nb::module_::import_(exceptions).attr("BadArgument").ptr(), "%s",
+                   nb::str(error.value()).c_str());
   }
 }
 
@@ -34,7 +38,12 @@ Deadline deadline(std::optional<double> seconds) {
   return seconds ? Deadline::after_seconds(*seconds) : Deadline::never();
 }
 
-Handler handler_of(std::int64_t number) { return static_cast<Handler>(number); }
+Handler handler_of(std::int64_t number) {
+  if (number < 0) {
+    throw Error(Code::invalid_argument, "no request has the handler " + std::to_string(number));
+  }
+  return static_cast<Handler>(number);
+}
 
 // Keeps Python objects until C++ needs them no more, on whatever thread.
 std::shared_ptr<const void> keep(nb::object object) {

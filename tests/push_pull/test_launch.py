@@ -90,6 +90,12 @@ def test_a_script_that_is_not_there_is_named(start_program: Start, tmp_path: Pat
         assert text in process.errors
 
 
+def test_help_is_given(start_program: Start) -> None:
+    process = start_program(sys.executable, "-m", "tensorbus.fserver", "--help")
+    assert process.wait() == 0
+    assert "TENSORBUS_CUDA_SHIM" in "".join(all_lines(process))
+
+
 @pytest.mark.proves("P1")
 def test_launch_runs_every_role_with_its_name(launch, script) -> None:
     process = launch("--workers", "2", "--servers", "2", script(ECHO), "--steps", "3")

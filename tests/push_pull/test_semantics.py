@@ -225,9 +225,12 @@ def misuse() -> None:
     for arguments in wrong:
         with pytest.raises((RuntimeError, TypeError)):
             fserver.push_pull(*arguments)  # type: ignore[arg-type]
+    for elsewhere in (torch.eye(2).to_sparse(), torch.empty(2, device="meta")):
+        with pytest.raises(fserver.BadArgument, match="push tensor 0 cannot be read"):
+            fserver.push_pull([elsewhere], [1], [], [])
     for name in ("wait", "get_all_handlers", "fetch_trace"):
         for handler in (0, 7, -3):
-            with pytest.raises(fserver.BadArgument):
+            with pytest.raises(fserver.BadArgument, match=f"no request has the handler {handler}"):
                 getattr(fserver, name)(handler)
     with pytest.raises(fserver.BadArgument, match="only a server"):
         fserver.get_batch()
@@ -284,12 +287,11 @@ def test_a_late_answer_writes_nothing(job, pooled: bool) -> None:
     assert error.message == "no answer from server 1 in time"
     cluster.servers[1](roles.serve, 1)
     # Whatever it sent has come by the time that the next answer has.
-    held = worker(roles.pulled)[1]
     worker.start(roles.echo)
     for server in cluster.servers:
         server(roles.serve, 1)
     worker.result()
-    assert held == [7.0] * 1000
+    assert worker(roles.pulled)[1] == [7.0] * 1000
     with pytest.raises(NodeError, match="no answer from server 1"):
         worker(roles.call, "wait", handler)
     cluster.stop()

@@ -31,6 +31,9 @@ def main() -> None:
     if len(sys.argv) < 2:
         sys.exit("usage: python -m tensorbus.fserver script.py [args]")
     script = sys.argv[1]
+    if script in ("-h", "--help"):
+        print(__doc__)
+        return
     if not Path(script).is_file():
         sys.exit(f"tensorbus.fserver: there is no script {script}")
     install()
