@@ -1,5 +1,7 @@
 // The bus: translation of bus/client.h and of agents. The package's client, agent and bootstrap
 // modules put the seed's signatures on top.
+#include <nanobind/stl/map.h>
+#include <nanobind/stl/tuple.h>
 #include <nanobind/stl/variant.h>
 
 #include <atomic>
@@ -144,6 +146,8 @@ class BusClient {
 };
 
 using Item = std::pair<std::string, std::string>;  // pair, name
+// A tensor's own: mesh, placements, coordinate, which mesh.
+using OwnLayout = std::tuple<Shape, std::vector<Placement>, Shape, std::int64_t>;
 
 TensorList take_in_batch(const nb::list& tensors, const std::vector<Item>& items) {
   return take_in(tensors, [&](std::size_t index) {
@@ -162,35 +166,59 @@ bus::Verify parse_verify(const std::string& verify) {
               "verify is \"off\", \"sample\" or \"full\", not \"" + verify + "\"");
 }
 
+bus::Direction direction(bool send) { return send ? bus::Direction::send : bus::Direction::recv; }
+
 std::uint64_t register_tensors(BusClient& client, const std::string& batch, const nb::list& tensors,
                                const std::vector<Item>& items,
                                const std::vector<std::optional<Shape>>& global_shapes,
                                std::optional<std::int64_t> chunk_bytes,
                                std::optional<std::string> role, const std::string& verify,
+                               const std::vector<std::optional<OwnLayout>>& layouts,
+                               const std::optional<std::pair<bool, std::int64_t>>& versioned,
                                Timeout timeout) {
   const TensorList taken = take_in_batch(tensors, items);
   std::vector<bus::BatchTensor> batch_tensors;
   batch_tensors.reserve(taken.size());
   for (std::size_t i = 0; i < taken.size(); ++i) {
     batch_tensors.push_back({taken[i], items.at(i).first, items.at(i).second, global_shapes.at(i)});
+    if (i >= layouts.size() || !layouts[i]) continue;
+    const auto& [mesh, placements, coordinate, id] = *layouts[i];
+    batch_tensors.back().layout = bus::SideLayout{mesh, placements, coordinate, id};
   }
   bus::RegisterOptions options;
   options.chunk_bytes = chunk_bytes;
   options.role = std::move(role);
   options.verify = parse_verify(verify);
+  if (versioned) options.versioned = bus::Versioned{direction(versioned->first), versioned->second};
   const nb::gil_scoped_release release;
   return client->register_tensors(batch, batch_tensors, options, deadline(timeout));
 }
 
 BusTransfer transfer(BusClient& client, const std::string& batch, bool send,
                      const std::optional<std::string>& role, const nb::list& tensors, bool blocking,
-                     Timeout timeout) {
+                     std::optional<std::int64_t> version, Timeout timeout) {
   const TensorList taken =
       take_in(tensors, [](std::size_t index) { return "tensor " + std::to_string(index); });
   const std::vector<TensorView> views = views_of(taken);
   const nb::gil_scoped_release release;
-  return BusTransfer(client->transfer(batch, send ? bus::Direction::send : bus::Direction::recv,
-                                      role, views, blocking, deadline(timeout)));
+  return BusTransfer(
+      client->transfer(batch, direction(send), role, views, blocking, deadline(timeout), version));
+}
+
+void replace(BusClient& client, const std::string& batch, const std::optional<std::string>& role,
+             const nb::list& tensors, Timeout timeout) {
+  const TensorList taken =
+      take_in(tensors, [](std::size_t index) { return "tensor " + std::to_string(index); });
+  const std::vector<TensorView> views = views_of(taken);
+  const nb::gil_scoped_release release;
+  client->replace(batch, role, views, deadline(timeout));
+}
+
+std::vector<std::size_t> moved(BusClient& client, const std::string& batch,
+                               const std::optional<std::string>& role, const nb::list& tensors) {
+  const TensorList taken =
+      take_in(tensors, [](std::size_t index) { return "tensor " + std::to_string(index); });
+  return client->moved(batch, role, views_of(taken));
 }
 
 void init_pair(BusClient& client, std::string pair, std::string local, std::string remote,
@@ -199,7 +227,9 @@ void init_pair(BusClient& client, std::string pair, std::string local, std::stri
                std::optional<std::vector<std::int64_t>> coordinate, bool blocking,
                Timeout timeout) {
   bus::InitPair command{std::move(pair), std::move(local), std::move(remote), world_size, {}};
-  if (mesh) command.layout = bus::SideLayout{*mesh, std::move(placements), std::move(coordinate)};
+  if (mesh) {
+    command.layout = bus::SideLayout{*mesh, std::move(placements), std::move(coordinate)};
+  }
   const nb::gil_scoped_release release;
   client->init_pair(command, blocking, deadline(timeout));
 }
@@ -235,12 +265,12 @@ void bind_transfer(nb::module_& module) {
             for (const auto& [path, bytes] : outcome.bytes_by_path) {
               paths[nb::str(path.c_str())] = nb::int_(bytes);
             }
-            return nb::make_tuple(outcome.round, readers_of(outcome), paths);
+            return nb::make_tuple(outcome.round, readers_of(outcome), paths, outcome.version);
           },
           nb::arg("timeout").none(),
           nb::sig("def result(self, timeout: float | None) -> "
-                  "tuple[int, dict[int, str], dict[str, int]]"),
-          "(round, readers, bytes by path)")
+                  "tuple[int, dict[int, str], dict[str, int], int]"),
+          "(round, readers, bytes by path, version)")
       .def(
           "acquire",
           [](BusTransfer& self, Timeout timeout) {
@@ -283,16 +313,34 @@ void bind_client(nb::module_& module) {
            nb::arg("coordinate").none(), nb::arg("blocking"), nb::arg("timeout").none())
       .def("register_tensors", &register_tensors, nb::arg("batch"), nb::arg("tensors"),
            nb::arg("items"), nb::arg("global_shapes"), nb::arg("chunk_bytes").none(),
-           nb::arg("role").none(), nb::arg("verify"), nb::arg("timeout").none(),
+           nb::arg("role").none(), nb::arg("verify"), nb::arg("layouts"), nb::arg("version").none(),
+           nb::arg("timeout").none(),
            nb::sig("def register_tensors(self, batch: str, tensors: list[object], "
                    "items: list[tuple[str, str]], "
                    "global_shapes: list[collections.abc.Sequence[int] | None], "
                    "chunk_bytes: int | None, role: str | None, verify: str, "
+                   "layouts: collections.abc.Sequence[object], versioned: tuple[bool, int] | None, "
                    "timeout: float | None) -> int"))
       .def("transfer", &transfer, nb::arg("batch"), nb::arg("send"), nb::arg("role").none(),
-           nb::arg("tensors"), nb::arg("blocking"), nb::arg("timeout").none(),
+           nb::arg("tensors"), nb::arg("blocking"), nb::arg("version").none(),
+           nb::arg("timeout").none(),
            nb::sig("def transfer(self, batch: str, send: bool, role: str | None, "
-                   "tensors: list[object], blocking: bool, timeout: float | None) -> BusTransfer"))
+                   "tensors: list[object], blocking: bool, version: int | None, "
+                   "timeout: float | None) -> BusTransfer"))
+      .def("replace", &replace, nb::arg("batch"), nb::arg("role").none(), nb::arg("tensors"),
+           nb::arg("timeout").none(),
+           nb::sig("def replace(self, batch: str, role: str | None, tensors: list[object], "
+                   "timeout: float | None) -> None"))
+      .def("moved", &moved, nb::arg("batch"), nb::arg("role").none(), nb::arg("tensors"),
+           nb::sig("def moved(self, batch: str, role: str | None, tensors: list[object]) -> "
+                   "list[int]"))
+      .def(
+          "versions",
+          [](BusClient& self, const std::string& batch, std::optional<std::string> role,
+             Timeout timeout) {
+            return self->versions({batch, std::move(role)}, deadline(timeout));
+          },
+          nb::arg("batch"), nb::arg("role").none(), nb::arg("timeout").none(), Release())
       .def(
           "query_signal",
           [](BusClient& self, const std::string& batch, bool wait,

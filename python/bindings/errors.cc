@@ -59,6 +59,8 @@ void set_python_error(const bus::CommandError& error) {
   }
   exception.attr("readers") = readers;
   exception.attr("ranks") = nb::tuple(nb::cast(outcome.lost));
+  exception.attr("stale") = outcome.stale;
+  exception.attr("version") = outcome.version;
   PyErr_SetObject(exception.type().ptr(), exception.ptr());
 }
 

@@ -23,6 +23,7 @@ from tensorbus.errors import (
     WithdrawnError,
 )
 from tensorbus.layout import Layout, plan
+from tensorbus.link import Link
 from tensorbus.pool import empty, share_
 from tensorbus.redistribution import redistribute
 from tensorbus.transfer import Progress, Transfer, TransferResult
@@ -37,6 +38,7 @@ __all__ = [
     "CancelledError",
     "Endpoint",
     "Layout",
+    "Link",
     "Partial",
     "PeerLostError",
     "Piece",

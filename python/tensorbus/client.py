@@ -14,6 +14,7 @@ from tensorbus.command_queue import CommandQueue
 from tensorbus.dtensor import check_layout, local_part
 from tensorbus.kvstore import CoreStore, KVStore, connect
 from tensorbus.layout import coordinate_of, mesh_of, placement_of
+from tensorbus.link import Link
 from tensorbus.parting import keep_until
 from tensorbus.paths import bind_address, command_queue_path, state_path
 from tensorbus.transfer import Transfer
@@ -213,12 +214,49 @@ class TensorBusClient:
             shapes.append(shape)
         if not held:
             raise ValueError(f'batch "{batch_id}" has no tensors')
+        return self._register(
+            batch_id, locals_, items, shapes, held=held, bucket_size=bucket_size, role=role,
+            verify=verify, timeout=timeout,
+        )  # fmt: skip
+
+    def _register(
+        self,
+        batch_id: str,
+        tensors: list[Any],
+        items: list[tuple[str, str]],
+        shapes: list[Sequence[int] | None],
+        *,
+        held: list[Any],
+        role: str | None,
+        verify: str,
+        timeout: float | None,
+        bucket_size: int | None = None,
+        layouts: Sequence[Any] = (),
+        versioned: tuple[bool, int] | None = None,
+    ) -> BatchHandler:
         registration = self._core.register_tensors(
-            batch_id, locals_, items, shapes, bucket_size, role, verify, timeout
+            batch_id, tensors, items, shapes, bucket_size, role, verify, layouts, versioned, timeout
         )
         self._held[registration] = batch_id, held
         pairs = list(dict.fromkeys(pair for pair, _ in items))
         return BatchHandler(self, batch_id, pairs, _registration=registration, _role=role)
+
+    def link(
+        self,
+        local_name: str,
+        remote_name: str,
+        expected_world_size: int,
+        *,
+        verify: str = "off",
+    ) -> Link:
+        """A way for state dicts between the ranks called ``local_name``, of which there are
+        ``expected_world_size``, and those called ``remote_name``.
+
+        It connects at the first send or recv. Whoever sends is called by the same name by all its
+        receivers; further ones may come and go.
+        """
+        self._check_open()
+        return Link(self, local_name, remote_name, expected_world_size, verify)
 
     def transfer(
         self,
@@ -241,7 +279,9 @@ class TensorBusClient:
         _, held = self._held.get(self._core.registration_of(batch_id, role), ("", []))
         now = [local_part(tensor)[0] for tensor in held]
         return Transfer(
-            self._core.transfer(batch_id, transfer_type == "send", role, now, blocking, timeout)
+            self._core.transfer(
+                batch_id, transfer_type == "send", role, now, blocking, None, timeout
+            )
         )
 
     def query_transfer_signal(

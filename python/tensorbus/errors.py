@@ -35,6 +35,8 @@ class PeerLostError(RuntimeError):
 
     ranks: tuple[int, ...] = ()
     readers: Mapping[int, str] = MappingProxyType({})
+    version: int = 0  # of a state dict
+    stale: bool = False  # a sender is gone: all of them have to register again
 
 
 class QueueFullError(RuntimeError):

@@ -50,7 +50,7 @@ class Transfer:
 
     def result(self, timeout: float | None = None) -> TransferResult:
         """What it did, or its error."""
-        return TransferResult(*self._core.result(timeout))
+        return TransferResult(*self._core.result(timeout)[:3])
 
     def cancel(self) -> None:
         """Asks the agent to end it: ``result()`` raises ``CancelledError``, unless it was over."""

@@ -58,7 +58,13 @@ void Agent::step(TimePoint now) {
   });
   for (const auto& [key, batch] : batches_) batch->step();
   for (auto each = batches_.begin(); each != batches_.end();) {
-    each = each->second->over() ? batches_.erase(each) : std::next(each);
+    if (!each->second->over()) {
+      ++each;
+      continue;
+    }
+    disputed_.erase(each->first);
+    if (!each->second->disputed().empty()) disputed_[each->first] = each->second->disputed();
+    each = batches_.erase(each);
   }
   for (const auto& batch : ending_) batch->step();
   std::erase_if(ending_, [](const auto& batch) { return batch->over(); });
@@ -115,6 +121,8 @@ void Agent::dispatch(const Submission& submission) {
       transfer(submission, *moved);
     } else if (const auto* asked = std::get_if<QuerySignal>(&submission.command)) {
       query(submission, *asked);
+    } else if (const auto* versions = std::get_if<QueryVersions>(&submission.command)) {
+      query_versions(submission, *versions);
     } else if (const auto* closed = std::get_if<CloseBatch>(&submission.command)) {
       close_batch(submission, *closed);
     }

@@ -93,8 +93,10 @@ class Agent {
   // agent_commands.cc
   void init_pair(const Submission& submission, const InitPair& pair);
   void register_batch(const Submission& submission, const RegisterBatch& command);
+  void replace_memory(const Submission& submission, Batch& batch, const BatchMember& record);
   void transfer(const Submission& submission, const Transfer& command);
   void query(const Submission& submission, const QuerySignal& command);
+  void query_versions(const Submission& submission, const QueryVersions& command);
   void close_batch(const Submission& submission, const CloseBatch& command);
   void assess_pair(const End& end);
   void publish(const PairHere& here, const std::string& failed);
@@ -117,9 +119,10 @@ class Agent {
   std::map<End, PairHere> pairs_;
   std::map<std::pair<std::string, std::string>, std::unique_ptr<Batch>> batches_;  // id, side
   std::vector<std::unique_ptr<Batch>> ending_;  // replaced or closed, not over yet
-  std::vector<Submission> deferred_;            // name a pair that is not ready yet
-  std::vector<Held> held_;                      // subscriptions that cannot be answered yet
-  std::set<std::string> changed_;               // batches whose records changed
+  std::map<std::pair<std::string, std::string>, KnownFailures> disputed_;  // by those that failed
+  std::vector<Submission> deferred_;  // name a pair that is not ready yet
+  std::vector<Held> held_;            // subscriptions that cannot be answered yet
+  std::set<std::string> changed_;     // batches whose records changed
   bool changed_pairs_ = false;
   Status unreachable_;  // the store
   const std::uint64_t incarnation_;

@@ -198,6 +198,8 @@ void Agent::register_batch(const Submission& submission, const RegisterBatch& co
   record.registration = command.registration;
   record.chunk_bytes = chunk_bytes(command.chunk_bytes);
   record.verify = command.verify;
+  record.layouts = command.layouts;
+  record.versioned = command.versioned;
   std::map<End, std::string> ends;
   for (const BatchItem& item : command.items) {
     const End end = local_end(item.pair, command.role);
@@ -220,8 +222,8 @@ void Agent::register_batch(const Submission& submission, const RegisterBatch& co
     const End end = local_end(item.pair, command.role);
     const auto at = std::ranges::lower_bound(record.ends, end) - record.ends.begin();
     element_count(item.shape);
-    record.tensors.push_back(
-        {static_cast<std::size_t>(at), item.name, item.dtype, item.shape, item.global_shape});
+    record.tensors.push_back({static_cast<std::size_t>(at), item.name, item.dtype, item.shape,
+                              item.global_shape, item.layout});
     auto [entry, first] = names.try_emplace(item.pair, !item.name.empty(), std::set<std::string>());
     if (entry->second.first == item.name.empty()) {
       refuse(
@@ -237,17 +239,35 @@ void Agent::register_batch(const Submission& submission, const RegisterBatch& co
   const std::string side =
       command.role.value_or(local_end(command.items.front().pair, command.role).side);
   auto& place = batches_[{command.batch, side}];
+  if (place != nullptr && place->registration() == command.registration) {
+    return replace_memory(submission, *place, record);
+  }
   if (place != nullptr) {
     if (!place->stale() && !place->over()) {
       refuse(fmt::format("batch \"{}\" is registered already; close it first", command.batch));
     }
+    disputed_[{command.batch, side}] = place->disputed();
     place->close(std::nullopt, {Code::cancelled, "the batch was registered again"});
     ending_.push_back(std::move(place));
   }
   place = std::make_unique<Batch>(context_, BatchKey{command.batch, side, context_.rank},
-                                  submission.id.session, std::move(record), submission.loan);
+                                  submission.id.session, std::move(record), submission.loan,
+                                  disputed_[{command.batch, side}]);
   place->register_for(submission.id, submission.deadline);
   changed_.insert(command.batch);
+}
+
+void Agent::replace_memory(const Submission& submission, Batch& batch, const BatchMember& record) {
+  if (!record.versioned || record.versioned->direction != Direction::recv ||
+      record.tensors != batch.record().tensors) {
+    refuse(
+        fmt::format("batch \"{}\": only memory that is received into can be replaced, by such "
+                    "of the same types and shapes",
+                    batch.key().batch));
+  }
+  if (!batch.idle()) refuse(fmt::format("batch \"{}\" is being received", batch.key().batch));
+  batch.replace(submission.loan);
+  fail(submission.id, Status{});
 }
 
 Batch& Agent::find_batch(const std::string& batch, const std::optional<std::string>& role) {
@@ -278,6 +298,10 @@ void Agent::transfer(const Submission& submission, const Transfer& command) {
 
 void Agent::query(const Submission& submission, const QuerySignal& command) {
   find_batch(command.batch, command.role).query(submission.id, command, submission.deadline);
+}
+
+void Agent::query_versions(const Submission& submission, const QueryVersions& command) {
+  find_batch(command.batch, command.role).query_versions(submission.id);
 }
 
 void Agent::close_batch(const Submission& submission, const CloseBatch& command) {

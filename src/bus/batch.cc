@@ -10,13 +10,14 @@
 namespace tensorbus::bus {
 
 Batch::Batch(Context& context, BatchKey key, std::uint64_t session, BatchMember record,
-             std::shared_ptr<Loan> loan)
+             std::shared_ptr<Loan> loan, KnownFailures disputed)
     : context_(context),
       key_(std::move(key)),
       session_(session),
       record_(std::move(record)),
       loan_(std::move(loan)),
-      known_(context.catalog.failed(key_.batch)) {}
+      known_(context.catalog.failed(key_.batch)),
+      disputed_(std::move(disputed)) {}
 
 Batch::~Batch() = default;
 
@@ -35,7 +36,10 @@ void Batch::publish_as(std::uint64_t incarnation) {
   context_.directory.publish(to_text(key_), encode(record_));
 }
 
-void Batch::complete(CommandId id, Outcome outcome) { context_.channel.complete(id, outcome); }
+void Batch::complete(CommandId id, Outcome outcome) {
+  if (!outcome.status.ok()) outcome.stale = stale();
+  context_.channel.complete(id, outcome);
+}
 
 void Batch::answer(CommandId id, Status status) {
   Outcome outcome;
@@ -55,13 +59,31 @@ void Batch::transfer(CommandId id, const Transfer& transfer, Deadline deadline) 
   }
   if (sends && stale()) return answer(id, stale_);
   Queued queued{id, transfer.direction, transfer.ticket, deadline};
+  queued.version = transfer.version;
   if (sends) queued.round = ++last_round_;
+  if (sends && record_.versioned) {
+    last_version_ = transfer.version.value_or(last_version_ + 1);
+    queued.version = last_version_;
+  }
   queue_.push_back(std::move(queued));
 }
 
 void Batch::query(CommandId id, const QuerySignal& query, Deadline deadline) {
   queries_.push_back({id, query, deadline});
   answer_queries();
+}
+
+void Batch::query_versions(CommandId id) {
+  Outcome outcome;
+  outcome.versions = context_.catalog.versions(key_.batch);
+  // What the store has not told us back yet.
+  if (shown_version_) outcome.versions[key_.side][key_.rank] = *shown_version_;
+  complete(id, std::move(outcome));
+}
+
+void Batch::publish_version(std::int64_t version) {
+  shown_version_ = version;
+  context_.directory.publish(to_text(VersionKey{key_}), std::to_string(version));
 }
 
 void Batch::answer_queries() {
@@ -102,6 +124,7 @@ void Batch::close(std::optional<CommandId> id, const Status& why) {
   if (closing_) return;
   context_.at(Step::closing);
   if (record_.failed.empty()) context_.directory.withdraw(to_text(key_));
+  if (shown_version_) context_.directory.withdraw(to_text(VersionKey{key_}));
   if (registering_) answer(std::exchange(registering_, std::nullopt)->id, why);
   if (source_ != nullptr) {
     source_->end(why.message);
@@ -220,7 +243,8 @@ void Batch::step_send(Queued& send) {
       queue_.pop_front();
       return;
     }
-    source_->open(send.round, send.ticket);
+    source_->open(send.round, send.ticket, send.version.value_or(0));
+    if (record_.versioned) publish_version(*send.version);
     send.running = true;
   }
   look_for_conflict(send);
@@ -229,7 +253,9 @@ void Batch::step_send(Queued& send) {
   const auto both = std::ranges::find_if(
       *endings, [](const auto& entry) { return entry.second.word.mark == Mark::conflict; });
   if (send.why.ok() && both != endings->end()) send.why = both_send(send, both->first);
-  complete(send.id, send_outcome(send.round, *endings, send.why));
+  Outcome outcome = send_outcome(send.round, *endings, send.why);
+  outcome.version = send.version.value_or(0);
+  complete(send.id, std::move(outcome));
   queue_.pop_front();
 }
 
@@ -257,15 +283,51 @@ Status Batch::both_send(const Queued& send, Rank with) const {
 
 void Batch::step_recv(Queued& recv) {
   if (reader_ == nullptr) return;
+  if (record_.versioned && !closing_ && reader_->recv() == nullptr && !take_version(recv)) return;
   reader_->step(!closing_);
   Recv* running = reader_->recv();
   if (running == nullptr) return;
   context_.channel.progress(recv.id, running->bytes_done(), running->bytes_total());
   if (!running->done() || running->unexplained(context_.now)) return;
   context_.at(Step::received);
+  if (record_.versioned && running->outcome().status.ok()) {
+    publish_version(running->outcome().version);
+  }
   complete(recv.id, running->outcome());
   queue_.pop_front();
   reader_->finish_recv();
+}
+
+// Whether what is offered may be read by this recv. If not it is passed over, or the recv fails;
+// `recv` may be gone then.
+bool Batch::take_version(Queued& recv) {
+  const auto offered = reader_->offered_versions();
+  if (!offered || offered->empty()) return true;
+  const auto by_version = [](const auto& a, const auto& b) { return a.second < b.second; };
+  const auto [low, high] = std::minmax_element(offered->begin(), offered->end(), by_version);
+  Outcome outcome;
+  if (low->second != high->second) {
+    outcome.status = {Code::failed,
+                      fmt::format("batch \"{}\": sender rank {} sends version {} while rank {} "
+                                  "sends version {}; all send the same versions in the same order",
+                                  key_.batch, low->first, low->second, high->first, high->second)};
+    reader_->pass_over(Mark::skipped);
+  } else if (recv.version && high->second < *recv.version) {
+    // As good as read: the senders need not keep it for us.
+    reader_->pass_over(Mark::read);
+    return false;
+  } else if (recv.version && high->second > *recv.version) {
+    outcome.status = {Code::failed,
+                      fmt::format("batch \"{}\": version {} was asked for, and the senders are at "
+                                  "version {}; nothing was read",
+                                  key_.batch, *recv.version, high->second)};
+  } else {
+    return true;
+  }
+  outcome.version = high->second;
+  complete(recv.id, std::move(outcome));
+  queue_.pop_front();
+  return false;
 }
 
 std::string Batch::waits_for(const Queued& queued) const {

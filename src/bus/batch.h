@@ -20,8 +20,9 @@ namespace tensorbus::bus {
 
 class Batch {
  public:
+  // `disputed`: registrations of others that an earlier one of ours did not fit.
   Batch(Context& context, BatchKey key, std::uint64_t session, BatchMember record,
-        std::shared_ptr<Loan> loan);
+        std::shared_ptr<Loan> loan, KnownFailures disputed = {});
   Batch(const Batch&) = delete;
   Batch& operator=(const Batch&) = delete;
   ~Batch();
@@ -31,16 +32,22 @@ class Batch {
   std::uint64_t registration() const noexcept { return record_.registration; }
   const BatchMember& record() const noexcept { return record_; }
   bool registering() const noexcept { return registering_.has_value(); }
+  // If it failed: those that it did not fit.
+  const KnownFailures& disputed() const noexcept { return disputed_; }
   // Its senders have to register again; this one may be replaced.
   bool stale() const noexcept { return !stale_.ok(); }
   // Nothing of it is left to wait for.
   bool over() const noexcept;
 
   void register_for(CommandId id, Deadline deadline);
+  // Other memory to receive into. Only while nothing is received.
+  void replace(std::shared_ptr<Loan> loan);
+  bool idle() const noexcept { return queue_.empty() && !registering_ && !closing_; }
   // The agent counts as another from now on.
   void publish_as(std::uint64_t incarnation);
   void transfer(CommandId id, const Transfer& transfer, Deadline deadline);
   void query(CommandId id, const QuerySignal& query, Deadline deadline);
+  void query_versions(CommandId id);
   // Ends everything; over() says when. `id` is completed then.
   void close(std::optional<CommandId> id, const Status& why);
   // False: not one of its commands.
@@ -71,9 +78,10 @@ class Batch {
     Direction direction = Direction::send;
     std::uint64_t ticket = 0;
     Deadline deadline;
-    std::int64_t round = 0;  // send
-    bool running = false;    // send: its round is open
-    Status why{};            // what has ended it early
+    std::int64_t round = 0;                 // send
+    std::optional<std::int64_t> version{};  // send: its own; recv: the one wanted
+    bool running = false;                   // send: its round is open
+    Status why{};                           // what has ended it early
   };
   struct Query {
     CommandId id;
@@ -87,6 +95,8 @@ class Batch {
   void fail_queue(Direction direction, const Status& why, std::optional<Rank> lost);
   void step_send(Queued& send);
   void step_recv(Queued& recv);
+  bool take_version(Queued& recv);
+  void publish_version(std::int64_t version);
   void look_for_conflict(Queued& send);
   Status both_send(const Queued& send, Rank with) const;
   void end_command(Queued& queued, const Status& why, bool at_deadline);
@@ -95,7 +105,10 @@ class Batch {
   std::string waits_for(const Queued& queued) const;
 
   // batch_match.cc
+  bool one_way(Direction direction) const noexcept;
   void find_groups();
+  KnownFailures others() const;
+  bool waits_for_others_to_change() const;
   void follow_own_generation();
   void follow_their_generation();
   void check_registered();
@@ -115,6 +128,7 @@ class Batch {
   std::shared_ptr<Loan> loan_;
   std::optional<Waiting> registering_;
   KnownFailures known_;  // registrations that had failed before this one
+  KnownFailures disputed_;
 
   std::optional<Group> own_;
   std::optional<Group> remote_;
@@ -130,7 +144,9 @@ class Batch {
   Rank left_ = 0;
   std::optional<std::string> proposed_over_;  // the record that our last proposal was to replace
 
-  std::int64_t last_round_ = 0;  // of the sends that were accepted
+  std::int64_t last_round_ = 0;    // of the sends that were accepted
+  std::int64_t last_version_ = 0;  // of the sends that were accepted, or before this generation
+  std::optional<std::int64_t> shown_version_;  // in the store
   std::deque<Queued> queue_;
   std::vector<Query> queries_;
   bool closing_ = false;

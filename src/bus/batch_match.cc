@@ -38,6 +38,10 @@ std::vector<std::pair<Rank, std::uint64_t>> signature(const Group& one, const Gr
   return all;
 }
 
+std::int64_t last_of(const BatchMember& member) {
+  return member.versioned ? member.versioned->last : 0;
+}
+
 bool is_one_group(const Catalog& catalog, const std::string& batch, const Group& group,
                   const End& start) {
   const GroupFinding found = find_group(catalog, batch, {start});
@@ -46,15 +50,19 @@ bool is_one_group(const Catalog& catalog, const std::string& batch, const Group&
 
 }  // namespace
 
+bool Batch::one_way(Direction direction) const noexcept {
+  return record_.versioned && record_.versioned->direction == direction;
+}
+
 void Batch::update() {
   if (closing_) return;
   try {
     find_groups();
-    if (own_) {
+    if (own_ && !one_way(Direction::recv)) {
       if (region_ == nullptr) expose();
       follow_own_generation();
     }
-    if (remote_) follow_their_generation();
+    if (remote_ && !one_way(Direction::send)) follow_their_generation();
   } catch (const FailedElsewhere& error) {
     // What is registered goes on with those it knows.
     return registering_ ? fail_registration(error.status(), false) : void();
@@ -64,8 +72,30 @@ void Batch::update() {
   check_registered();
 }
 
+// All registrations of the groups but our own.
+KnownFailures Batch::others() const {
+  KnownFailures others;
+  for (const auto* group : {&own_, &remote_}) {
+    if (!*group) continue;
+    for (const auto& [rank, member] : (*group)->members) {
+      if (member->registration != record_.registration) others.insert({rank, member->registration});
+    }
+  }
+  return others;
+}
+
+// Who had a version before has changed its tensors: so will the others, in their own time. The same
+// if we tried with other tensors before and they are those who did not fit.
+bool Batch::waits_for_others_to_change() const {
+  return last_of(record_) != 0 || std::ranges::includes(disputed_, others());
+}
+
 // The last complete groups are kept: what runs goes on when a rank is gone.
 void Batch::find_groups() {
+  // Those who did not fit have noticed it, too.
+  for (const auto& failure : context_.catalog.failed(key_.batch)) {
+    if (disputed_.contains(failure)) known_.insert(failure);
+  }
   GroupFinding own = find_group(context_.catalog, key_.batch, record_.ends, known_);
   GroupFinding remote = find_group(context_.catalog, key_.batch, remote_ends(record_), known_);
   missing_ = own.missing;
@@ -85,11 +115,23 @@ void Batch::find_groups() {
                             "rank; register them as batches of their own",
                             key_.batch));
   }
-  check_tensors(*own_, *remote_);
+  try {
+    check_tensors(*own_, *remote_);
+  } catch (const Error& error) {
+    if (!registering_ || !waits_for_others_to_change()) throw;
+    missing_ = fmt::format("others have not changed their tensors: {}", error.what());
+    remote_.reset();
+    return;
+  }
   can_send_ = may_send(*own_, *remote_);
   if (can_send_.ok()) can_send_ = are_named(*own_, *remote_);
   can_recv_ = may_send(*remote_, *own_);
-  readers_ = can_send_.ok() ? readers_of(*own_, *remote_, key_.rank) : std::vector<Rank>();
+  const Status wrong_way{Code::invalid_argument,
+                         fmt::format("batch \"{}\" goes the other way", key_.batch)};
+  if (one_way(Direction::recv)) can_send_ = wrong_way;
+  if (one_way(Direction::send)) can_recv_ = wrong_way;
+  readers_ = can_send_.ok() ? readers_of(*own_, *remote_, key_.rank, record_.versioned.has_value())
+                            : std::vector<Rank>();
   matched_ = std::move(now);
 }
 
@@ -102,6 +144,11 @@ std::vector<TensorView> Batch::ordered(const Group& sources) const {
                          : TensorView{nullptr, Dtype::uint8, nothing, stride});
   }
   return views;
+}
+
+void Batch::replace(std::shared_ptr<Loan> loan) {
+  loan_ = std::move(loan);
+  if (reader_ != nullptr && remote_) reader_->replace(loan_, ordered(*remote_));
 }
 
 void Batch::expose() {
@@ -140,6 +187,7 @@ void Batch::follow_own_generation() {
       log::debug("bus: rank {}: generation {} of batch \"{}\" begins", key_.rank, current->number,
                  key_.batch);
       source_ = std::make_unique<Source>(context_, current->number);
+      last_version_ = current->version;
       context_.at(Step::generation_begun);
     }
     return;
@@ -156,6 +204,12 @@ void Batch::follow_own_generation() {
   next.number = current == nullptr ? 1 : current->number + 1;
   for (const auto& [rank, member] : own_->members) {
     next.senders[rank] = {member->incarnation, member->registration};
+  }
+  if (record_.versioned) {
+    if (current != nullptr) next.version = current->version;
+    for (const auto& [side, ranks] : context_.catalog.versions(key_.batch)) {
+      for (const auto& [rank, version] : ranks) next.version = std::max(next.version, version);
+    }
   }
   const std::string proposal = raw.value_or("");
   if (proposed_over_ == proposal) return;
@@ -256,6 +310,14 @@ void Batch::join(const Generation& generation, const Passage& passage) {
     }
     if (hosts.size() > 1) far.insert(stream.source.ranks.begin(), stream.source.ranks.end());
   }
+  if (record_.versioned && plan.sources.empty()) {
+    // Nothing to read, but the versions to follow.
+    const Rank rank = first_source(*remote_);
+    const End& end = remote_->sides.begin()->first;
+    if (const auto member = context_.catalog.member({end, rank})) {
+      plan.sources[rank] = member->address;
+    }
+  }
   for (const Rank rank : far) plan.sources[rank] = fabric::network_only(plan.sources[rank]);
   reader_->join(std::move(plan));
 }
@@ -334,6 +396,7 @@ void Batch::check_registered() {
 }
 
 void Batch::fail_registration(const Status& why, bool tell) {
+  disputed_ = others();
   if (tell) {
     // The others must know, and those who come later.
     record_.failed = why.message;

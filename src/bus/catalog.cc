@@ -1,5 +1,7 @@
 #include "bus/catalog.h"
 
+#include <charconv>
+
 #include "base/log.h"
 #include "tensorbus/status.h"
 
@@ -48,6 +50,14 @@ std::optional<RecordKey> Catalog::apply(const Changed& changed) {
     } else {
       generations_.erase(*generation);
     }
+  } else if (const auto* version = std::get_if<VersionKey>(&*key)) {
+    std::int64_t number = 0;
+    if (value &&
+        std::from_chars(value->data(), value->data() + value->size(), number).ec == std::errc{}) {
+      versions_[version->batch] = number;
+    } else {
+      versions_.erase(version->batch);
+    }
   }
   return key;
 }
@@ -94,6 +104,20 @@ std::set<std::pair<Rank, std::uint64_t>> Catalog::failed(const std::string& batc
 std::shared_ptr<const Generation> Catalog::generation(const GenerationKey& key) const {
   const auto found = generations_.find(key);
   return found == generations_.end() ? nullptr : found->second.generation;
+}
+
+Versions Catalog::versions(const std::string& batch) const {
+  Versions versions;
+  if (const auto members = batches_.find(batch); members != batches_.end()) {
+    for (const auto& [key, member] : members->second) {
+      if (member->versioned) versions[key.second][key.first] = member->versioned->last;
+    }
+  }
+  for (auto each = versions_.lower_bound({batch, "", 0});
+       each != versions_.end() && each->first.batch == batch; ++each) {
+    versions[each->first.side][each->first.rank] = each->second;
+  }
+  return versions;
 }
 
 std::optional<std::string> Catalog::raw_generation(const GenerationKey& key) const {

@@ -32,6 +32,8 @@ class Catalog {
   // Registrations of a batch that failed, as (rank, registration).
   std::set<std::pair<Rank, std::uint64_t>> failed(const std::string& batch) const;
   std::shared_ptr<const Generation> generation(const GenerationKey& key) const;
+  // What the ranks of a batch with versions have last sent or read; 0: nothing yet.
+  Versions versions(const std::string& batch) const;
   // As it lies in the store, to compare with.
   std::optional<std::string> raw_generation(const GenerationKey& key) const;
 
@@ -44,6 +46,7 @@ class Catalog {
   std::map<std::string, std::map<std::pair<Rank, std::string>, std::shared_ptr<const BatchMember>>>
       batches_;
   std::map<GenerationKey, Raw> generations_;
+  std::map<BatchKey, std::int64_t> versions_;
 };
 
 }  // namespace tensorbus::bus

@@ -36,7 +36,7 @@ std::string name_of(const BatchItem& item, std::size_t index) {
                            : fmt::format("tensor \"{}\" (pair \"{}\")", item.name, item.pair);
 }
 
-bool moved(const TensorView& then, const TensorView& now) {
+bool has_moved(const TensorView& then, const TensorView& now) {
   return then.dtype != now.dtype || !std::ranges::equal(then.shape, now.shape) ||
          (!then.empty() &&
           (then.data != now.data || !std::ranges::equal(then.strides, now.strides)));
@@ -154,13 +154,20 @@ std::uint64_t Client::register_tensors(const std::string& batch,
   command.role = options.role;
   command.chunk_bytes = options.chunk_bytes;
   command.verify = options.verify;
+  command.versioned = options.versioned;
   std::vector<TensorView> views;
   std::set<std::string> pairs;
   for (const BatchTensor& tensor : tensors) {
     const TensorView& view = tensor.view;
-    command.items.push_back({tensor.pair, tensor.name, view.dtype,
-                             Shape(view.shape.begin(), view.shape.end()),
-                             Shape(view.strides.begin(), view.strides.end()), tensor.global_shape});
+    std::optional<std::size_t> layout;
+    if (tensor.layout) {
+      const auto known = std::ranges::find(command.layouts, *tensor.layout);
+      layout = static_cast<std::size_t>(known - command.layouts.begin());
+      if (known == command.layouts.end()) command.layouts.push_back(*tensor.layout);
+    }
+    command.items.push_back(
+        {tensor.pair, tensor.name, view.dtype, Shape(view.shape.begin(), view.shape.end()),
+         Shape(view.strides.begin(), view.strides.end()), tensor.global_shape, layout});
     views.push_back(view);
     pairs.insert(tensor.pair);
   }
@@ -215,11 +222,12 @@ std::uint64_t Client::registration_of(const std::string& batch,
 std::shared_ptr<TransferState> Client::transfer(const std::string& batch, Direction direction,
                                                 const std::optional<std::string>& role,
                                                 std::span<const TensorView> now, bool blocking,
-                                                Deadline deadline) {
+                                                Deadline deadline,
+                                                std::optional<std::int64_t> version) {
   const std::shared_ptr<Registration> registration = find(batch, role);
   const std::vector<TensorView>& then = registration->loan->tensors();
   for (std::size_t i = 0; i < std::min(now.size(), then.size()); ++i) {
-    if (moved(then[i], now[i])) {
+    if (has_moved(then[i], now[i])) {
       throw Error(Code::invalid_argument,
                   fmt::format("{} of batch \"{}\" is not where it was when it was registered: its "
                               "storage or shape has changed; register the batch again",
@@ -238,7 +246,7 @@ std::shared_ptr<TransferState> Client::transfer(const std::string& batch, Direct
   }
 
   const bool send = direction == Direction::send;
-  Transfer command{batch, direction, role ? role : registration->command.role, 0};
+  Transfer command{batch, direction, role ? role : registration->command.role, 0, version};
   if (send) command.ticket = registration->lend();
   const auto give_back = [registration, ticket = command.ticket, send] {
     if (send) registration->take_back(ticket);
@@ -289,6 +297,40 @@ std::shared_ptr<TransferState> Client::transfer(const std::string& batch, Direct
                                  : "; it may still write to the tensors"));
   }
   return state;
+}
+
+void Client::replace(const std::string& batch, const std::optional<std::string>& role,
+                     std::span<const TensorView> tensors, Deadline deadline) {
+  const std::shared_ptr<Registration> registration = find(batch, role);
+  RegisterBatch command = registration->command;
+  if (tensors.size() != command.items.size()) {
+    throw Error(Code::invalid_argument, fmt::format("batch \"{}\" has {} tensors, not {}", batch,
+                                                    command.items.size(), tensors.size()));
+  }
+  for (std::size_t i = 0; i < tensors.size(); ++i) {
+    command.items[i].strides.assign(tensors[i].strides.begin(), tensors[i].strides.end());
+  }
+  const std::shared_ptr<Loan> loan = make_loan(tensors, *gates_);
+  run(command, loan, deadline);
+  const std::lock_guard lock(registration->mutex);
+  registration->command = std::move(command);
+  registration->loan = loan;
+}
+
+std::vector<std::size_t> Client::moved(const std::string& batch,
+                                       const std::optional<std::string>& role,
+                                       std::span<const TensorView> now) {
+  const std::shared_ptr<Registration> registration = find(batch, role);
+  const std::vector<TensorView>& then = registration->loan->tensors();
+  std::vector<std::size_t> moved;
+  for (std::size_t i = 0; i < now.size(); ++i) {
+    if (now.size() != then.size() || has_moved(then[i], now[i])) moved.push_back(i);
+  }
+  return moved;
+}
+
+Versions Client::versions(const QueryVersions& query, Deadline deadline) {
+  return run(query, nullptr, deadline).versions;
 }
 
 bool Client::query_signal(const QuerySignal& query, Deadline deadline) {

@@ -24,12 +24,14 @@ struct BatchTensor {
   std::string pair;
   std::string name;
   std::optional<Shape> global_shape;
+  std::optional<SideLayout> layout{};  // its own; none: the pair's
 };
 
 struct RegisterOptions {
   std::optional<std::int64_t> chunk_bytes;
   std::optional<std::string> role;
   Verify verify = Verify::off;
+  std::optional<Versioned> versioned{};
 };
 
 // Thread safe. Calls throw Error: the agent's, with its message, as CommandError. A blocking call
@@ -53,7 +55,17 @@ class Client {
   std::shared_ptr<TransferState> transfer(const std::string& batch, Direction direction,
                                           const std::optional<std::string>& role,
                                           std::span<const TensorView> now, bool blocking,
-                                          Deadline deadline);
+                                          Deadline deadline,
+                                          std::optional<std::int64_t> version = std::nullopt);
+  // Other memory for the tensors of a versioned batch that this rank receives, of the same types
+  // and shapes.
+  void replace(const std::string& batch, const std::optional<std::string>& role,
+               std::span<const TensorView> tensors, Deadline deadline);
+  // Which of the registered tensors are elsewhere now, or have another shape or type; all, if there
+  // are more or fewer.
+  std::vector<std::size_t> moved(const std::string& batch, const std::optional<std::string>& role,
+                                 std::span<const TensorView> now);
+  Versions versions(const QueryVersions& query, Deadline deadline);
   bool query_signal(const QuerySignal& query, Deadline deadline);
   // Closes this registration, never a newer one of the same batch.
   void close_batch(const std::string& batch, std::uint64_t registration, bool blocking,

@@ -37,12 +37,13 @@ Json to_json(const Placement& placement) {
 Json to_json(const SideLayout& layout) {
   Json placements = Json::array();
   for (const Placement& placement : layout.placements) placements.push_back(to_json(placement));
-  return Json::array({layout.mesh, std::move(placements), or_null(layout.coordinate)});
+  return Json::array(
+      {layout.mesh, std::move(placements), or_null(layout.coordinate), layout.mesh_id});
 }
 
 Json to_json(const BatchItem& item) {
   return Json::array({item.pair, item.name, static_cast<unsigned>(item.dtype), item.shape,
-                      item.strides, or_null(item.global_shape)});
+                      item.strides, or_null(item.global_shape), or_null(item.layout)});
 }
 
 Json to_json(const InitPair& init) {
@@ -53,18 +54,26 @@ Json to_json(const InitPair& init) {
 Json to_json(const RegisterBatch& batch) {
   Json items = Json::array();
   for (const BatchItem& item : batch.items) items.push_back(to_json(item));
-  return Json::array({batch.batch, batch.registration, or_null(batch.role), std::move(items),
-                      or_null(batch.chunk_bytes), static_cast<unsigned>(batch.verify)});
+  Json layouts = Json::array();
+  for (const SideLayout& layout : batch.layouts) layouts.push_back(to_json(layout));
+  return Json::array(
+      {batch.batch, batch.registration, or_null(batch.role), std::move(items),
+       or_null(batch.chunk_bytes), static_cast<unsigned>(batch.verify), std::move(layouts),
+       batch.versioned
+           ? Json::array({static_cast<unsigned>(batch.versioned->direction), batch.versioned->last})
+           : Json()});
 }
 
 Json to_json(const Transfer& transfer) {
   return Json::array({transfer.batch, static_cast<unsigned>(transfer.direction),
-                      or_null(transfer.role), transfer.ticket});
+                      or_null(transfer.role), transfer.ticket, or_null(transfer.version)});
 }
 
 Json to_json(const QuerySignal& query) {
   return Json::array({query.batch, query.wait, or_null(query.round), or_null(query.role)});
 }
+
+Json to_json(const QueryVersions& query) { return Json::array({query.batch, or_null(query.role)}); }
 
 Json to_json(const CloseBatch& close) { return Json::array({close.batch, close.registration}); }
 
@@ -108,6 +117,7 @@ SideLayout layout_from(const Json& json) {
   layout.mesh = in.integers();
   for (const Json& placement : in.list(64)) layout.placements.push_back(placement_from(placement));
   layout.coordinate = in.optional(numbers());
+  layout.mesh_id = in.integer();
   in.end();
   return layout;
 }
@@ -121,6 +131,7 @@ BatchItem item_from(const Json& json) {
   item.shape = in.integers();
   item.strides = in.integers();
   item.global_shape = in.optional(numbers());
+  item.layout = in.optional([](Fields& fields) { return fields.natural(); });
   in.end();
   element_count(item.shape);
   if (item.strides.size() != item.shape.size()) in.refuse("strides do not fit the shape");
@@ -139,6 +150,15 @@ InitPair init_pair_from(const Json& json) {
   return init;
 }
 
+Versioned versioned_from(const Json& json) {
+  Fields in(json, "versions of a batch");
+  Versioned versioned;
+  versioned.direction = static_cast<Direction>(in.natural(1));
+  versioned.last = in.integer();
+  in.end();
+  return versioned;
+}
+
 RegisterBatch register_batch_from(const Json& json) {
   Fields in(json, "register_batch");
   RegisterBatch batch;
@@ -148,7 +168,14 @@ RegisterBatch register_batch_from(const Json& json) {
   for (const Json& item : in.list()) batch.items.push_back(item_from(item));
   batch.chunk_bytes = in.optional(number());
   batch.verify = static_cast<Verify>(in.natural(static_cast<std::uint64_t>(Verify::full)));
+  for (const Json& layout : in.list()) batch.layouts.push_back(layout_from(layout));
+  batch.versioned = in.optional([](Fields& fields) { return versioned_from(fields.any()); });
   in.end();
+  for (const BatchItem& item : batch.items) {
+    if (item.layout && (*item.layout >= batch.layouts.size() || item.name.empty())) {
+      in.refuse("a tensor's own layout");
+    }
+  }
   return batch;
 }
 
@@ -159,6 +186,7 @@ Transfer transfer_from(const Json& json) {
   transfer.direction = static_cast<Direction>(in.natural(1));
   transfer.role = in.optional(text());
   transfer.ticket = in.natural();
+  transfer.version = in.optional(number());
   in.end();
   return transfer;
 }
@@ -169,6 +197,15 @@ QuerySignal query_signal_from(const Json& json) {
   query.batch = name_in(in);
   query.wait = in.boolean();
   query.round = in.optional(number());
+  query.role = in.optional(text());
+  in.end();
+  return query;
+}
+
+QueryVersions query_versions_from(const Json& json) {
+  Fields in(json, "query_versions");
+  QueryVersions query;
+  query.batch = name_in(in);
   query.role = in.optional(text());
   in.end();
   return query;
@@ -216,6 +253,7 @@ std::string_view type_of(const Command& command) noexcept {
                         [](const Transfer&) { return "transfer"; },
                         [](const QuerySignal&) { return "query_signal"; },
                         [](const CloseBatch&) { return "close_batch"; },
+                        [](const QueryVersions&) { return "query_versions"; },
                     },
                     command);
 }
@@ -249,8 +287,10 @@ Command decode_command(std::string_view bytes) {
       return transfer_from(body);
     case 3:
       return query_signal_from(body);
-    default:
+    case 4:
       return close_batch_from(body);
+    default:
+      return query_versions_from(body);
   }
 }
 
@@ -263,9 +303,14 @@ std::string encode(const Outcome& outcome) {
   for (const auto& [path, bytes] : outcome.bytes_by_path) {
     paths.push_back(Json::array({path, bytes}));
   }
+  Json versions = Json::array();
+  for (const auto& [side, ranks] : outcome.versions) {
+    for (const auto& [rank, number] : ranks) versions.push_back(Json::array({side, rank, number}));
+  }
   return pack(Json::array({version, static_cast<unsigned>(outcome.status.code),
                            outcome.status.message.substr(0, longest_message), outcome.round,
-                           std::move(readers), outcome.lost, outcome.signal, std::move(paths)}));
+                           std::move(readers), outcome.lost, outcome.signal, std::move(paths),
+                           outcome.version, std::move(versions), outcome.stale}));
 }
 
 Outcome decode_outcome(std::string_view bytes) {
@@ -291,6 +336,15 @@ Outcome decode_outcome(std::string_view bytes) {
     outcome.bytes_by_path[name] = path.integer();
     path.end();
   }
+  outcome.version = in.integer();
+  for (const Json& each : in.list()) {
+    Fields version_of(each, "version of an outcome");
+    const std::string side = version_of.string();
+    const Rank rank = version_of.integer();
+    outcome.versions[side][rank] = version_of.integer();
+    version_of.end();
+  }
+  outcome.stale = in.boolean();
   in.end();
   return outcome;
 }

@@ -35,6 +35,9 @@ struct SideLayout {
   Shape mesh;
   std::vector<Placement> placements;
   std::optional<std::vector<std::int64_t>> coordinate;
+  // Of a tensor's own layout: ranks that say the same stand in one mesh. Several such meshes hold
+  // the whole tensor each.
+  std::int64_t mesh_id = 0;
   friend bool operator==(const SideLayout&, const SideLayout&) = default;
 };
 
@@ -55,7 +58,16 @@ struct BatchItem {
   Shape shape;
   Shape strides;                      // in elements
   std::optional<Shape> global_shape;  // of a DTensor
+  // Its own, a position in RegisterBatch::layouts; none: the pair's. Needs a name.
+  std::optional<std::size_t> layout{};
   friend bool operator==(const BatchItem&, const BatchItem&) = default;
+};
+
+// Of a batch that goes one way and whose rounds are versions of its tensors.
+struct Versioned {
+  Direction direction = Direction::send;  // of this rank
+  std::int64_t last = 0;                  // that it sent or has read; 0: none yet
+  friend bool operator==(const Versioned&, const Versioned&) = default;
 };
 
 enum class Verify : std::uint8_t { off, sample, full };
@@ -63,12 +75,15 @@ enum class Verify : std::uint8_t { off, sample, full };
 struct RegisterBatch {
   std::string batch;
   // New for each; a dropped handler closes its own only. The same number again is no new
-  // registration: a client passes its memory once more after its agent restarted.
+  // registration: a client passes its memory once more after its agent restarted, or other memory
+  // to receive into.
   std::uint64_t registration = 0;
   std::optional<std::string> role;  // the local name meant, where an agent has both of a pair
   std::vector<BatchItem> items;
   std::optional<std::int64_t> chunk_bytes;
   Verify verify = Verify::off;
+  std::vector<SideLayout> layouts{};
+  std::optional<Versioned> versioned{};
   friend bool operator==(const RegisterBatch&, const RegisterBatch&) = default;
 };
 
@@ -78,6 +93,8 @@ struct Transfer {
   std::optional<std::string> role;
   // send: lends the memory while the batch's send gate has not passed it.
   std::uint64_t ticket = 0;
+  // send: what it is; none: the last plus one. recv: the one wanted; none: whatever comes next.
+  std::optional<std::int64_t> version{};
   friend bool operator==(const Transfer&, const Transfer&) = default;
 };
 
@@ -89,13 +106,23 @@ struct QuerySignal {
   friend bool operator==(const QuerySignal&, const QuerySignal&) = default;
 };
 
+struct QueryVersions {
+  std::string batch;
+  std::optional<std::string> role;
+  friend bool operator==(const QueryVersions&, const QueryVersions&) = default;
+};
+
 struct CloseBatch {
   std::string batch;
   std::uint64_t registration = 0;
   friend bool operator==(const CloseBatch&, const CloseBatch&) = default;
 };
 
-using Command = std::variant<InitPair, RegisterBatch, Transfer, QuerySignal, CloseBatch>;
+using Command =
+    std::variant<InitPair, RegisterBatch, Transfer, QuerySignal, CloseBatch, QueryVersions>;
+
+// Which version each rank of each side last sent or has read.
+using Versions = std::map<std::string, std::map<Rank, std::int64_t>>;
 
 // "transfer", for names of semaphores and messages.
 std::string_view type_of(const Command& command) noexcept;
@@ -114,6 +141,9 @@ struct Outcome {
   std::vector<Rank> lost{};                             // peer_lost: which ranks
   bool signal = false;                                  // QuerySignal
   std::map<std::string, std::int64_t> bytes_by_path{};  // recv: "mapped", "packed", "network", ...
+  std::int64_t version = 0;                             // Transfer of a versioned batch
+  Versions versions{};                                  // QueryVersions
+  bool stale = false;  // send: nothing goes before all senders have registered again
   friend bool operator==(const Outcome&, const Outcome&) = default;
 };
 

@@ -21,6 +21,10 @@ std::vector<Command> samples() {
   batch.items.push_back({"wq", "layer.0", Dtype::bfloat16, {4, 6}, {6, 1}, Shape{8, 6}});
   batch.items.push_back({"wq", "", Dtype::int8, {}, {}, std::nullopt});
   batch.items.push_back({"wk", "", Dtype::float32, {0, 3}, {-3, 1}, std::nullopt});
+  batch.items.push_back({"wk", "own", Dtype::float32, {3}, {1}, std::nullopt, 1});
+  layout.mesh_id = 4;
+  batch.layouts = {strided, layout};
+  batch.versioned = Versioned{Direction::recv, 6};
   return {InitPair{"wq", "trainer", "engine", 6, layout},
           InitPair{"wq", "trainer", "engine", 8, strided},
           InitPair{"wk", "a", "b", 1, std::nullopt},
@@ -28,6 +32,8 @@ std::vector<Command> samples() {
           Transfer{"weights", Direction::recv, "engine", 0},
           Transfer{"weights", Direction::send, std::nullopt, UINT64_MAX},
           QuerySignal{"weights", false, 3, std::nullopt},
+          Transfer{"weights", Direction::send, std::nullopt, 3, 4},
+          QueryVersions{"weights", "engine"},
           CloseBatch{"weights", 17}};
 }
 
@@ -39,6 +45,9 @@ Outcome sample_outcome() {
   outcome.lost = {3};
   outcome.signal = true;
   outcome.bytes_by_path = {{"mapped", 4096}};
+  outcome.version = 8;
+  outcome.versions = {{"engine", {{1, 8}, {3, 7}}}};
+  outcome.stale = true;
   return outcome;
 }
 
@@ -105,6 +114,8 @@ TEST(CommandTest, ImpossibleValuesAreRefused) {
   batch.items[0].strides = {1};
   batch.items[0].shape = {-2};
   EXPECT_EQ(refused(batch), Code::invalid_argument);
+  batch.items[0] = {"p", "w", Dtype::float32, {2}, {1}, {}, 0};
+  EXPECT_EQ(refused(batch), Code::invalid_argument) << "there is no such layout";
 }
 
 TEST(CommandTest, DeepNestingDoesNotEndTheStack) {

@@ -5,11 +5,12 @@
 #include <xxhash.h>
 
 #include <algorithm>
+#include <deque>
 #include <limits>
 #include <numeric>
 #include <set>
 
-#include "tensor/global_shape.h"
+#include "bus/side_tensors.h"
 #include "tensorbus/status.h"
 
 namespace tensorbus::bus {
@@ -18,134 +19,6 @@ namespace {
 using tensorbus::to_string;
 
 [[noreturn]] void refuse(const std::string& why) { throw Error(Code::invalid_argument, why); }
-
-// The items of one end, in the order both sides count them.
-std::vector<std::size_t> items_of(const BatchMember& member, const End& end) {
-  std::vector<std::size_t> items;
-  for (std::size_t at = 0; at < member.tensors.size(); ++at) {
-    if (member.ends[member.tensors[at].end] == end) items.push_back(at);
-  }
-  std::ranges::stable_sort(
-      items, {}, [&](std::size_t at) -> const std::string& { return member.tensors[at].name; });
-  return items;
-}
-
-std::string label(const End& end, const TensorRecord& tensor, std::size_t position) {
-  if (!tensor.name.empty())
-    return fmt::format("tensor \"{}\" of pair \"{}\"", tensor.name, end.pair);
-  return fmt::format("tensor {} of pair \"{}\"", position, end.pair);
-}
-
-// The tensors of one end, with what all its ranks say of them.
-struct EndTensors {
-  struct One {
-    std::string name;
-    std::string label;
-    Dtype dtype = Dtype::float32;
-    Shape shape;  // of the whole tensor
-  };
-  std::vector<One> shared;                      // with a layout
-  std::map<Rank, std::vector<One>> one_to_one;  // without: each rank has its own
-
-  const std::vector<One>& of(Rank rank) const {
-    return one_to_one.empty() ? shared : one_to_one.at(rank);
-  }
-};
-
-using RankTensors = std::map<Rank, std::vector<const TensorRecord*>>;
-
-RankTensors collect(const Group& group, const Side& side) {
-  RankTensors tensors;
-  for (const Rank rank : side.ranks) {
-    const BatchMember& member = *group.members.at(rank);
-    auto& list = tensors[rank];
-    for (const std::size_t at : items_of(member, side.end)) list.push_back(&member.tensors[at]);
-  }
-  return tensors;
-}
-
-Shape whole_shape(const Side& side, const RankTensors& tensors, std::size_t at,
-                  const std::string& name) {
-  std::vector<Shape> locals;
-  std::optional<Shape> given;
-  for (const Rank rank : side.ranks) {
-    const TensorRecord& tensor = *tensors.at(rank)[at];
-    locals.push_back(tensor.shape);
-    if (!tensor.global_shape) continue;
-    if (given && *given != *tensor.global_shape) {
-      refuse(fmt::format(
-          "{}: rank {} says that its whole shape is {}, another rank of \"{}\" says {}", name, rank,
-          to_string(*tensor.global_shape), side.end.side, to_string(*given)));
-    }
-    given = tensor.global_shape;
-  }
-  try {
-    if (!given) return global_shape(*side.layout, locals);
-    check_local_shapes(*side.layout, *given, locals);
-    return *given;
-  } catch (const Error& error) {
-    refuse(name + ": " + error.what());
-  }
-}
-
-EndTensors tensors_of(const Group& group, const Side& side) {
-  const RankTensors tensors = collect(group, side);
-  EndTensors result;
-  const Rank first_rank = side.ranks.front();
-  const auto& first = tensors.at(first_rank);
-  for (const auto& [rank, list] : tensors) {
-    if (list.size() != first.size()) {
-      refuse(fmt::format("{}: rank {} has {} tensors, rank {} has {}", to_string(side.end),
-                         first_rank, first.size(), rank, list.size()));
-    }
-    for (std::size_t at = 0; at < list.size(); ++at) {
-      const std::string name = label(side.end, *first[at], at);
-      if (list[at]->name != first[at]->name) {
-        refuse(fmt::format("{}: rank {} has \"{}\" in the place of rank {}'s \"{}\"", name, rank,
-                           list[at]->name, first_rank, first[at]->name));
-      }
-      if (side.layout && list[at]->dtype != first[at]->dtype) {
-        refuse(fmt::format("{}: rank {} has {}, rank {} has {}", name, first_rank,
-                           to_string(first[at]->dtype), rank, to_string(list[at]->dtype)));
-      }
-      if (!side.layout) {
-        result.one_to_one[rank].push_back({list[at]->name, name, list[at]->dtype, list[at]->shape});
-      }
-    }
-  }
-  if (side.layout) {
-    for (std::size_t at = 0; at < first.size(); ++at) {
-      const std::string name = label(side.end, *first[at], at);
-      result.shared.push_back(
-          {first[at]->name, name, first[at]->dtype, whole_shape(side, tensors, at, name)});
-    }
-  }
-  return result;
-}
-
-void check_lists(const End& one_end, const std::vector<EndTensors::One>& one, const End& other_end,
-                 const std::vector<EndTensors::One>& other) {
-  if (one.size() != other.size()) {
-    refuse(fmt::format("pair \"{}\": \"{}\" has registered {} tensors, \"{}\" {}", one_end.pair,
-                       one_end.side, one.size(), other_end.side, other.size()));
-  }
-  for (std::size_t at = 0; at < one.size(); ++at) {
-    if (one[at].name != other[at].name) {
-      refuse(fmt::format("pair \"{}\": \"{}\" has a tensor named \"{}\" where \"{}\" has \"{}\"",
-                         one_end.pair, one_end.side, one[at].name, other_end.side, other[at].name));
-    }
-    if (one[at].shape != other[at].shape) {
-      refuse(fmt::format("{} has the shape {} at \"{}\" and {} at \"{}\"", one[at].label,
-                         to_string(one[at].shape), one_end.side, to_string(other[at].shape),
-                         other_end.side));
-    }
-    if (!castable(one[at].dtype, other[at].dtype)) {
-      refuse(fmt::format("{}: {} at \"{}\" and {} at \"{}\" do not convert into each other",
-                         one[at].label, to_string(one[at].dtype), one_end.side,
-                         to_string(other[at].dtype), other_end.side));
-    }
-  }
-}
 
 // The side of a group in this pair, if it has one.
 const Side* side_in(const Group& group, const std::string& pair) {
@@ -161,6 +34,49 @@ Layout alone(Rank rank) { return Layout(Mesh({1}, std::vector{rank}), {Replicate
 
 // Reads for nobody: keeps the place of a tensor in the batch.
 constexpr Rank nobody = std::numeric_limits<Rank>::max();
+
+bool has_partial(const Group& group, const Side& side) {
+  return std::ranges::any_of(side.ranks, [&](Rank rank) {
+    return std::ranges::any_of(group.members.at(rank)->layouts, [](const SideLayout& layout) {
+      return std::ranges::any_of(layout.placements, [](const Placement& placement) {
+        return std::holds_alternative<Partial>(placement);
+      });
+    });
+  });
+}
+
+// Tables of a pair, one for every two layouts that its tensors have.
+class PairTables {
+ public:
+  using Numbered = std::pair<std::size_t, plan::Tables>;
+
+  // Without `facing` nobody knows who is near.
+  const Numbered& between(const Layout& from, const Layout& to, const Side& side,
+                          const Side* facing) {
+    for (const Numbered& each : tables_) {
+      if (each.second.source() == from && each.second.target() == to) return each;
+    }
+    plan::Hosts hosts;
+    if (facing != nullptr) hosts = {hosts_of(from, side), hosts_of(to, *facing)};
+    text_ += fmt::format("{}>{}[{}>{}]", to_string(from), to_string(to),
+                         fmt::join(hosts.source, ","), fmt::join(hosts.target, ","));
+    tables_.emplace_back(tables_.size(), plan::Tables(from, to, hosts));
+    return tables_.back();
+  }
+  const std::string& text() const noexcept { return text_; }
+
+ private:
+  static std::vector<std::string> hosts_of(const Layout& layout, const Side& side) {
+    std::vector<std::string> hosts;
+    for (const Rank rank : layout.mesh().ranks()) {
+      hosts.push_back(side.hosts.at(index_in(side, rank)));
+    }
+    return hosts;
+  }
+
+  std::deque<Numbered> tables_;  // which stay where they are
+  std::string text_;
+};
 
 }  // namespace
 
@@ -236,21 +152,18 @@ void check_tensors(const Group& one, const Group& other) {
     const Side* facing = side_in(other, end.pair);
     if (facing == nullptr) continue;
     check_match(side, *facing);
-    const EndTensors ours = tensors_of(one, side);
-    const EndTensors theirs = tensors_of(other, *facing);
-    if (side.layout) {
-      check_lists(end, ours.shared, facing->end, theirs.shared);
-      continue;
-    }
-    for (std::size_t at = 0; at < side.ranks.size(); ++at) {
-      check_lists(end, ours.of(side.ranks[at]), facing->end, theirs.of(facing->ranks[at]));
+    const SideTensors ours = tensors_of(one.members, side);
+    const SideTensors theirs = tensors_of(other.members, *facing);
+    for (std::size_t at = 0; at < (side.layout ? 1 : side.ranks.size()); ++at) {
+      check_tensors(end, ours.of(side.ranks[at]), facing->end, theirs.of(facing->ranks[at]));
     }
   }
 }
 
 Status may_send(const Group& sources, const Group& targets) {
   for (const auto& [end, side] : targets.sides) {
-    if (side_in(sources, end.pair) == nullptr || !side.partial()) continue;
+    if (side_in(sources, end.pair) == nullptr) continue;
+    if (!side.partial() && !has_partial(targets, side)) continue;
     return {
         Code::invalid_argument,
         fmt::format("{} has a Partial placement: it can send, but not receive", to_string(end))};
@@ -277,32 +190,26 @@ Passage make_passage(const Group& sources, const Group& targets, Rank reader) {
     const Side* facing = side_in(targets, end.pair);
     const bool takes_part = facing != nullptr && member != targets.members.end() &&
                             std::ranges::find(facing->ranks, reader) != facing->ranks.end();
-    const EndTensors ours = tensors_of(sources, side);
-    EndTensors theirs;
+    const SideTensors ours = tensors_of(sources.members, side);
+    SideTensors theirs;
     Rank source = side.ranks.front();
     if (takes_part) {
-      theirs = tensors_of(targets, *facing);
+      theirs = tensors_of(targets.members, *facing);
       if (!side.layout) source = side.ranks.at(index_in(*facing, reader));
     }
-    const Layout from = side.layout ? *side.layout : alone(source);
-    Layout to = alone(nobody);
-    plan::Hosts hosts;
-    if (takes_part && side.layout) {
-      to = *facing->layout;
-      hosts = {side.hosts, facing->hosts};
-    } else if (takes_part) {
-      to = alone(reader);
-    }
-    const plan::Tables tables(from, to, hosts);
-    text += fmt::format("{}>{}[{}>{}]", to_string(from), to_string(to),
-                        fmt::join(hosts.source, ","), fmt::join(hosts.target, ","));
+    PairTables tables;
     const auto& have = ours.of(source);
     for (std::size_t at = 0; at < have.size(); ++at) {
-      const Dtype target = takes_part ? theirs.of(reader).at(at).dtype : have[at].dtype;
-      passage.plans.emplace_back(tables, have[at].shape, plan::Types{have[at].dtype, target});
-      text += fmt::format("{}{}:{};", to_string(have[at].dtype), to_string(have[at].shape),
-                          to_string(target));
+      const SideTensor* wanted = takes_part ? &theirs.of(reader).at(at) : nullptr;
+      const Dtype target = wanted != nullptr ? wanted->dtype : have[at].dtype;
+      const auto& [number, between] =
+          tables.between(have[at].layout, wanted != nullptr ? wanted->layout : alone(nobody), side,
+                         side.layout && takes_part ? facing : nullptr);
+      passage.plans.emplace_back(between, have[at].shape, plan::Types{have[at].dtype, target});
+      text += fmt::format("{}:{}{}:{};", number, to_string(have[at].dtype),
+                          to_string(have[at].shape), to_string(target));
     }
+    text += tables.text();
   }
   passage.fingerprint = XXH3_64bits(text.data(), text.size());
   return passage;
@@ -313,17 +220,30 @@ std::vector<std::optional<std::size_t>> item_order(const Group& sources,
   std::vector<std::optional<std::size_t>> order;
   for (const auto& [end, side] : sources.sides) {
     const auto own = std::ranges::find(member.ends, end.pair, &End::pair);
-    if (own != member.ends.end()) {
-      for (const std::size_t at : items_of(member, *own)) order.emplace_back(at);
+    const std::vector<std::string> names = names_of(sources.members, side);
+    if (own == member.ends.end()) {
+      const BatchMember& first = *sources.members.at(side.ranks.front());
+      order.insert(order.end(), side.layout ? names.size() : items_of(first, end).size(),
+                   std::nullopt);
       continue;
     }
-    const auto count = items_of(*sources.members.at(side.ranks.front()), end).size();
-    order.insert(order.end(), count, std::nullopt);
+    const auto items = items_of(member, *own);
+    if (items.empty() || !side.layout || member.tensors[items.front()].name.empty()) {
+      for (const std::size_t at : items) order.emplace_back(at);
+      continue;
+    }
+    // Some may not be here. Both are in the order of names.
+    auto item = items.begin();
+    for (const std::string& name : names) {
+      const bool here = item != items.end() && member.tensors[*item].name == name;
+      order.push_back(here ? std::optional(*item++) : std::nullopt);
+    }
   }
   return order;
 }
 
-std::vector<Rank> readers_of(const Group& sources, const Group& targets, Rank source) {
+std::vector<Rank> readers_of(const Group& sources, const Group& targets, Rank source,
+                             bool versioned) {
   // Readers with a part in the same pairs have the same plans, unless ranks face each other.
   std::map<std::vector<std::string>, std::vector<Rank>> alike;
   for (const auto& [reader, member] : targets.members) {
@@ -340,6 +260,13 @@ std::vector<Rank> readers_of(const Group& sources, const Group& targets, Rank so
     const Passage passage = make_passage(sources, targets, ranks.front());
     for (const plan::Stream& stream : plan::serve_streams(passage.plans, source)) {
       if (std::ranges::find(ranks, stream.reader) != ranks.end()) readers.insert(stream.reader);
+    }
+    if (!versioned || source != first_source(sources)) continue;
+    for (const Rank rank : ranks) {
+      const bool reads = std::ranges::any_of(passage.plans, [&](const plan::Plan& plan) {
+        return plan.target().mesh().contains(rank) && !plan.reads(rank).empty();
+      });
+      if (!reads) readers.insert(rank);
     }
   }
   return {readers.begin(), readers.end()};

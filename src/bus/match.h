@@ -11,6 +11,7 @@
 
 #include "bus/catalog.h"
 #include "bus/pair.h"
+#include "bus/side_tensors.h"
 #include "tensorbus/plan.h"
 
 namespace tensorbus::bus {
@@ -20,7 +21,7 @@ namespace tensorbus::bus {
 struct Group {
   End name;
   std::map<End, Side> sides;
-  std::map<Rank, std::shared_ptr<const BatchMember>> members;
+  Registrations members;
 };
 
 // Registrations whose failure we know of: their ranks have to try again.
@@ -57,7 +58,12 @@ Passage make_passage(const Group& sources, const Group& targets, Rank reader);
 // For every tensor of the senders, in that order, which item of this registration it is.
 std::vector<std::optional<std::size_t>> item_order(const Group& sources, const BatchMember& member);
 
-// Who reads from `source`, of the targets.
-std::vector<Rank> readers_of(const Group& sources, const Group& targets, Rank source);
+// Who reads from `source`, of the targets. Those who have nothing to read but follow the versions
+// of a batch ask its first source.
+std::vector<Rank> readers_of(const Group& sources, const Group& targets, Rank source,
+                             bool versioned);
+inline Rank first_source(const Group& sources) {
+  return sources.sides.begin()->second.ranks.front();
+}
 
 }  // namespace tensorbus::bus

@@ -45,6 +45,7 @@ struct Write {
   void operator()(const Offer& m) {
     list.push_back(m.round);
     list.push_back(m.ticket);
+    list.push_back(m.version);
   }
   void operator()(const Over& m) {
     list.push_back(m.round);
@@ -86,7 +87,8 @@ MessageBody read_body(std::uint64_t kind, Fields& fields) {
       return Joined{round_of(fields)};
     case 7: {
       const std::int64_t round = round_of(fields);
-      return Offer{round, fields.natural()};
+      const std::uint64_t ticket = fields.natural();
+      return Offer{round, ticket, fields.integer()};
     }
     default: {
       Over m;

@@ -54,6 +54,7 @@ struct Joined {
 struct Offer {
   std::int64_t round = 0;
   std::uint64_t ticket = 0;  // the memory is lent while the sender's gate has not passed it
+  std::int64_t version = 0;  // of the tensors, if the batch has versions
   friend bool operator==(const Offer&, const Offer&) = default;
 };
 // The source has ended the round, or with `closed` the subscription.

@@ -47,33 +47,22 @@ void check_agreement(const End& end, Rank first_rank, const PairMember& first, R
   }
 }
 
-// Row-major, from -1 if it is outside of the mesh.
-std::int64_t position_in(const Shape& mesh, const std::vector<std::int64_t>& coordinate) {
-  if (coordinate.size() != mesh.size()) return -1;
-  std::int64_t position = 0;
-  for (std::size_t dim = 0; dim < mesh.size(); ++dim) {
-    if (coordinate[dim] < 0 || coordinate[dim] >= mesh[dim]) return -1;
-    position = position * mesh[dim] + coordinate[dim];
-  }
-  return position;
-}
-
 // By position if ranks say where they stand, else by rank.
-std::map<std::int64_t, Rank> places(const End& end, const Catalog::PairMembers& members) {
-  std::map<std::int64_t, Rank> places;
-  std::int64_t next = 0;
+std::map<std::size_t, Rank> places(const End& end, const Catalog::PairMembers& members) {
+  std::map<std::size_t, Rank> places;
+  std::size_t next = 0;
   for (const auto& [rank, member] : members) {
     const auto& layout = member->layout;
     if (!layout || !layout->coordinate) {
       places[next++] = rank;
       continue;
     }
-    const std::int64_t position = position_in(layout->mesh, *layout->coordinate);
-    if (position < 0) {
+    const auto position = position_in(layout->mesh, *layout->coordinate);
+    if (!position) {
       refuse(end, fmt::format("rank {} stands at ({}), outside of its mesh {}", rank,
                               fmt::join(*layout->coordinate, ", "), to_string(layout->mesh)));
     }
-    if (const auto [at, fresh] = places.emplace(position, rank); !fresh) {
+    if (const auto [at, fresh] = places.emplace(*position, rank); !fresh) {
       refuse(end, fmt::format("ranks {} and {} both stand at ({}) of the mesh", at->second, rank,
                               fmt::join(*layout->coordinate, ", ")));
     }
@@ -94,6 +83,17 @@ Catalog::PairMembers living(const Catalog& catalog, const End& end, const KnownF
 }
 
 }  // namespace
+
+std::optional<std::size_t> position_in(const Shape& mesh, const Shape& coordinate) {
+  if (coordinate.size() != mesh.size()) return std::nullopt;
+  std::size_t position = 0;
+  for (std::size_t dim = 0; dim < mesh.size(); ++dim) {
+    if (coordinate[dim] < 0 || coordinate[dim] >= mesh[dim]) return std::nullopt;
+    position =
+        position * static_cast<std::size_t>(mesh[dim]) + static_cast<std::size_t>(coordinate[dim]);
+  }
+  return position;
+}
 
 Finding find_side(const Catalog& catalog, const End& end, const KnownFailures* known) {
   const Catalog::PairMembers members = living(catalog, end, known);

@@ -43,6 +43,9 @@ struct Finding {
 // known yet, naming them. Null: whoever failed is simply not there.
 Finding find_side(const Catalog& catalog, const End& end, const KnownFailures* known);
 
+// Row-major; nothing if it is outside of the mesh.
+std::optional<std::size_t> position_in(const Shape& mesh, const Shape& coordinate);
+
 // Error(invalid_argument) if these two cannot exchange anything.
 void check_match(const Side& one, const Side& other);
 

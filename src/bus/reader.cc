@@ -122,6 +122,7 @@ void Reader::on_message(const LinkPtr& link, const AgentMessage& message) {
     }
     source.view = {offer->round, true};
     source.ticket = offer->ticket;
+    source.version = offer->version;
   } else if (const auto* over = std::get_if<Over>(&message.body)) {
     if (over->mark == Mark::closed) {
       const Rank who = rank;
@@ -214,6 +215,21 @@ void Reader::step(bool wanted) {
   if (wanted && recv_ == nullptr && chosen.ready) start_recv(chosen.round);
 }
 
+std::optional<std::map<Rank, std::int64_t>> Reader::offered_versions() const {
+  if (!started() || !choice().ready) return std::nullopt;
+  std::map<Rank, std::int64_t> versions;
+  for (const auto& [rank, source] : sources_) versions[rank] = source.version;
+  return versions;
+}
+
+void Reader::pass_over(Mark mark) {
+  for (auto& [rank, source] : sources_) {
+    const std::int64_t round = source.view.floor;
+    swap_word(rank, round, source.ticket, mark);
+    source.view = {round + 1, false};
+  }
+}
+
 void Reader::start_recv(std::int64_t round) {
   std::vector<RecvCommit> commits;
   for (const auto& [rank, source] : sources_) {
@@ -227,6 +243,7 @@ void Reader::start_recv(std::int64_t round) {
     parts.push_back(std::move(part));
   }
   recv_ = std::make_shared<Recv>(context_, plan_.generation, serial_, sources_.empty() ? 0 : round,
+                                 sources_.empty() ? 0 : sources_.begin()->second.version,
                                  std::move(commits), loan_);
   recv_->start(std::move(parts), plan_.targets);
 }

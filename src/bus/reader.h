@@ -35,6 +35,12 @@ class Reader : public std::enable_shared_from_this<Reader> {
   Reader(Context& context, std::shared_ptr<Loan> loan)
       : context_(context), loan_(std::move(loan)) {}
 
+  // Other memory to read into. Only while no recv runs.
+  void replace(std::shared_ptr<Loan> loan, std::vector<TensorView> targets) {
+    loan_ = std::move(loan);
+    plan_.targets = std::move(targets);
+  }
+
   // Subscribes, joins and starts at every source. Only while idle.
   void join(JoinPlan plan);
   bool idle() const noexcept { return phase_ == Phase::idle; }
@@ -65,6 +71,10 @@ class Reader : public std::enable_shared_from_this<Reader> {
 
   // Skips what must be skipped and, if a recv is wanted and none runs, starts it when it can.
   void step(bool wanted);
+  // What each source calls the round that all of them offer; nothing while they do not.
+  std::optional<std::map<Rank, std::int64_t>> offered_versions() const;
+  // Ends that round for this reader, unread.
+  void pass_over(Mark mark);
   // A recv that runs, or is over and has not been taken.
   Recv* recv() noexcept { return recv_.get(); }
   void finish_recv();
@@ -88,6 +98,7 @@ class Reader : public std::enable_shared_from_this<Reader> {
     std::int64_t next = 0;  // 0: has not answered the join
     SourceView view;
     std::uint64_t ticket = 0;
+    std::int64_t version = 0;  // of what it offers
     bool swapping = false;
   };
 
@@ -105,7 +116,7 @@ class Reader : public std::enable_shared_from_this<Reader> {
   }
 
   Context& context_;
-  const std::shared_ptr<Loan> loan_;
+  std::shared_ptr<Loan> loan_;
   JoinPlan plan_;
   Phase phase_ = Phase::idle;
   std::uint64_t serial_ = 0;

@@ -95,12 +95,12 @@ Placement placement_from(const Json& json) {
   return placement;
 }
 
-Json to_json(const std::optional<SideLayout>& layout) {
-  if (!layout) return nullptr;
+Json to_json(const SideLayout& layout) {
   Json placements = Json::array();
-  for (const Placement& placement : layout->placements) placements.push_back(to_json(placement));
-  return Json::array(
-      {layout->mesh, placements, layout->coordinate ? Json(*layout->coordinate) : Json(nullptr)});
+  for (const Placement& placement : layout.placements) placements.push_back(to_json(placement));
+  return Json::array({layout.mesh, placements,
+                      layout.coordinate ? Json(*layout.coordinate) : Json(nullptr),
+                      layout.mesh_id});
 }
 
 SideLayout layout_from(const Json& json) {
@@ -110,6 +110,7 @@ SideLayout layout_from(const Json& json) {
   for (const Json& placement : fields.list(64))
     layout.placements.push_back(placement_from(placement));
   layout.coordinate = fields.optional([](Fields& each) { return each.integers(); });
+  layout.mesh_id = fields.integer();
   fields.end();
   return layout;
 }
@@ -143,6 +144,10 @@ std::string to_text(const RecordKey& key) {
   if (const auto* batch = std::get_if<BatchKey>(&key)) {
     return fmt::format("batch/{}/{}/{}", escape(batch->batch), escape(batch->side), batch->rank);
   }
+  if (const auto* at = std::get_if<VersionKey>(&key)) {
+    return fmt::format("version/{}/{}/{}", escape(at->batch.batch), escape(at->batch.side),
+                       at->batch.rank);
+  }
   const auto& generation = std::get<GenerationKey>(key);
   return fmt::format("generation/{}/{}/{}", escape(generation.batch), escape(generation.group.pair),
                      escape(generation.group.side));
@@ -167,6 +172,7 @@ std::optional<RecordKey> parse_key(std::string_view key) {
   if (!rank) return std::nullopt;
   if (parts[0] == "pair") return PairKey{{*first, *second}, *rank};
   if (parts[0] == "batch") return BatchKey{*first, *second, *rank};
+  if (parts[0] == "version") return VersionKey{{*first, *second, *rank}};
   return std::nullopt;
 }
 
@@ -187,7 +193,7 @@ AgentRecord decode_agent_record(std::string_view bytes) {
 std::string encode(const PairMember& member) {
   return pack(Json::array({version, member.incarnation, member.attempt, member.failed,
                            binary(fabric::encode(member.address)), member.world_size, member.remote,
-                           to_json(member.layout)}));
+                           member.layout ? to_json(*member.layout) : Json(nullptr)}));
 }
 
 PairMember decode_pair_member(std::string_view bytes) {
@@ -213,11 +219,18 @@ std::string encode(const BatchMember& member) {
   Json tensors = Json::array();
   for (const TensorRecord& tensor : member.tensors) {
     tensors.push_back({tensor.end, tensor.name, static_cast<unsigned>(tensor.dtype), tensor.shape,
-                       tensor.global_shape ? Json(*tensor.global_shape) : Json(nullptr)});
+                       tensor.global_shape ? Json(*tensor.global_shape) : Json(nullptr),
+                       tensor.layout ? Json(*tensor.layout) : Json(nullptr)});
   }
-  return pack(
-      Json::array({version, member.incarnation, member.registration, member.failed, std::move(ends),
-                   std::move(tensors), member.chunk_bytes, static_cast<unsigned>(member.verify)}));
+  Json layouts = Json::array();
+  for (const SideLayout& layout : member.layouts) layouts.push_back(to_json(layout));
+  return pack(Json::array(
+      {version, member.incarnation, member.registration, member.failed.substr(0, longest_message),
+       std::move(ends), std::move(tensors), member.chunk_bytes,
+       static_cast<unsigned>(member.verify), std::move(layouts),
+       member.versioned ? Json::array({static_cast<unsigned>(member.versioned->direction),
+                                       member.versioned->last})
+                        : Json(nullptr)}));
 }
 
 BatchMember decode_batch_member(std::string_view bytes) {
@@ -244,12 +257,25 @@ BatchMember decode_batch_member(std::string_view bytes) {
     tensor.dtype = static_cast<Dtype>(of.natural(all_dtypes().size() - 1));
     tensor.shape = shape_from(of);
     tensor.global_shape = of.optional(shape_from);
+    tensor.layout = of.optional([](Fields& each_of) { return each_of.natural(); });
     of.end();
     member.tensors.push_back(std::move(tensor));
   }
   member.chunk_bytes = fields.integer();
   member.verify = static_cast<Verify>(fields.natural(2));
+  for (const Json& each : fields.list()) member.layouts.push_back(layout_from(each));
+  member.versioned = fields.optional([](Fields& of) {
+    Fields versioned(of.any(), "batch record");
+    const auto direction = static_cast<Direction>(versioned.natural(1));
+    const std::int64_t last = versioned.integer();
+    versioned.end();
+    return Versioned{direction, last};
+  });
   fields.end();
+  for (const TensorRecord& tensor : member.tensors) {
+    if (!tensor.layout) continue;
+    if (*tensor.layout >= member.layouts.size() || tensor.name.empty()) fields.refuse("a layout");
+  }
   return member;
 }
 
@@ -259,7 +285,7 @@ std::string encode(const Generation& generation) {
     senders.push_back({rank, sender.incarnation, sender.registration});
   }
   return pack(Json::array({version, generation.number, std::move(senders), generation.ended,
-                           generation.left, generation.why}));
+                           generation.left, generation.why, generation.version}));
 }
 
 Generation decode_generation(std::string_view bytes) {
@@ -277,6 +303,7 @@ Generation decode_generation(std::string_view bytes) {
   generation.ended = fields.boolean();
   generation.left = fields.integer();
   generation.why = fields.string(longest_message);
+  generation.version = fields.integer();
   fields.end();
   return generation;
 }

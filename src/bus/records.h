@@ -49,6 +49,7 @@ struct TensorRecord {
   Dtype dtype = Dtype::float32;
   Shape shape;
   std::optional<Shape> global_shape;
+  std::optional<std::size_t> layout{};  // its own, a position in BatchMember::layouts
   friend bool operator==(const TensorRecord&, const TensorRecord&) = default;
 };
 
@@ -62,6 +63,8 @@ struct BatchMember {
   std::vector<TensorRecord> tensors;
   std::int64_t chunk_bytes = 0;
   Verify verify = Verify::off;
+  std::vector<SideLayout> layouts{};
+  std::optional<Versioned> versioned{};  // as it was when it registered
   friend bool operator==(const BatchMember&, const BatchMember&) = default;
 };
 
@@ -77,8 +80,9 @@ struct Generation {
   std::int64_t number = 0;
   std::map<Rank, Sender> senders;
   bool ended = false;
-  Rank left = 0;    // who ended it
-  std::string why;  // for messages
+  Rank left = 0;             // who ended it
+  std::string why;           // for messages
+  std::int64_t version = 0;  // the last one that was known when it began; its sends count on
   friend bool operator==(const Generation&, const Generation&) = default;
 };
 
@@ -102,7 +106,12 @@ struct AgentKey {
   Rank rank = 0;
   friend auto operator<=>(const AgentKey&, const AgentKey&) = default;
 };
-using RecordKey = std::variant<AgentKey, PairKey, BatchKey, GenerationKey>;
+// Under it: the version that a rank of a batch last sent or has read, in digits. Leased.
+struct VersionKey {
+  BatchKey batch;
+  friend auto operator<=>(const VersionKey&, const VersionKey&) = default;
+};
+using RecordKey = std::variant<AgentKey, PairKey, BatchKey, GenerationKey, VersionKey>;
 
 // Names may hold any character.
 std::string to_text(const RecordKey& key);

@@ -37,10 +37,13 @@ BatchMember batch_member() {
   member.tensors = {{0, "w", Dtype::bfloat16, {3, 0}, Shape{6, 0}}, {1, "", Dtype::bool_, {}, {}}};
   member.chunk_bytes = 4096;
   member.verify = Verify::sample;
+  member.layouts = {{{2, 2}, {Shard{0}, Replicate{}}, Shape{1, 0}, 4}};
+  member.tensors[0].layout = 0;
+  member.versioned = Versioned{Direction::recv, 11};
   return member;
 }
 
-Generation generation() { return {7, {{0, {1, 2}}, {5, {3, 4}}}, true, 5, "rank 5 is gone"}; }
+Generation generation() { return {7, {{0, {1, 2}}, {5, {3, 4}}}, true, 5, "rank 5 is gone", 3}; }
 
 std::vector<AgentMessage> messages() {
   return {{1, 2, 3, Subscribe{"b", {"p", "train"}, 4, "infer", 5, 6}},
@@ -50,7 +53,7 @@ std::vector<AgentMessage> messages() {
           {5, 2, 3, Look{8}},
           {6, 2, 3, Subscribed{{Code::withdrawn, "late"}, 11, 12}},
           {7, 2, 3, Joined{13}},
-          {8, 2, 3, Offer{14, 15}},
+          {8, 2, 3, Offer{14, 15, 16}},
           {9, 2, 3, Over{16, Mark::conflict, "both"}}};
 }
 
@@ -104,13 +107,28 @@ TEST(Keys, NamesMayHoldAnyCharacter) {
       "c";
   for (const RecordKey& key :
        std::vector<RecordKey>{AgentKey{7}, PairKey{{odd, "x/" + odd}, 3}, BatchKey{odd, odd, 0},
-                              GenerationKey{odd, {odd, "side"}}}) {
+                              GenerationKey{odd, {odd, "side"}}, VersionKey{{odd, odd, 5}}}) {
     EXPECT_EQ(parse_key(to_text(key)), key) << to_text(key);
   }
   for (const char* other : {"", "agent/", "agent/-1", "agent/x", "pair/a/b", "pair/a/b/c/d",
                             "pair/%zz/b/1", "pair/%2/b/1", "batch/a/b/", "something/a/b/1"}) {
     EXPECT_EQ(parse_key(other), std::nullopt) << other;
   }
+}
+
+TEST(Catalog, KnowsTheVersionsOfRanksThatAreThere) {
+  Catalog catalog;
+  const BatchKey key{"b", "infer", 3};
+  EXPECT_EQ(catalog.versions("b"), Versions{});
+  catalog.apply({to_text(key), encode(batch_member())});
+  EXPECT_EQ(catalog.versions("b"), (Versions{{"infer", {{3, 11}}}}));
+  catalog.apply({to_text(VersionKey{key}), "12"});
+  catalog.apply({to_text(VersionKey{{"c", "infer", 3}}), "1"});
+  catalog.apply({to_text(VersionKey{{"b", "infer", 4}}), "nonsense"});
+  EXPECT_EQ(catalog.versions("b"), (Versions{{"infer", {{3, 12}}}}));
+  catalog.apply({to_text(VersionKey{key}), std::nullopt});
+  catalog.apply({to_text(key), std::nullopt});
+  EXPECT_EQ(catalog.versions("b"), Versions{});
 }
 
 TEST(Catalog, ARecordThatCannotBeReadIsAsGoodAsAbsent) {

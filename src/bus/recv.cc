@@ -15,7 +15,7 @@ constexpr const char* undefined = "; the tensors' contents are undefined until t
 }  // namespace
 
 Recv::Recv(Context& context, std::int64_t generation, std::uint64_t serial, std::int64_t round,
-           std::vector<RecvCommit> commits, std::shared_ptr<Loan> loan)
+           std::int64_t version, std::vector<RecvCommit> commits, std::shared_ptr<Loan> loan)
     : context_(context),
       generation_(generation),
       serial_(serial),
@@ -23,6 +23,7 @@ Recv::Recv(Context& context, std::int64_t generation, std::uint64_t serial, std:
       commits_(std::move(commits)),
       loan_(std::move(loan)) {
   outcome_.round = round;
+  outcome_.version = version;
 }
 
 void Recv::start(std::vector<RecvPart> parts, const std::vector<TensorView>& targets) {

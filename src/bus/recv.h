@@ -30,7 +30,7 @@ struct RecvCommit {
 class Recv : public std::enable_shared_from_this<Recv> {
  public:
   Recv(Context& context, std::int64_t generation, std::uint64_t serial, std::int64_t round,
-       std::vector<RecvCommit> commits, std::shared_ptr<Loan> loan);
+       std::int64_t version, std::vector<RecvCommit> commits, std::shared_ptr<Loan> loan);
 
   void start(std::vector<RecvPart> parts, const std::vector<TensorView>& targets);
 

@@ -89,7 +89,7 @@ bool Source::has_started(Rank reader) const {
   });
 }
 
-void Source::open(std::int64_t round, std::uint64_t ticket) {
+void Source::open(std::int64_t round, std::uint64_t ticket, std::int64_t version) {
   open_ = Open{round, {}};
   context_.at(Step::offered);
   highest_opened_ = round;
@@ -99,7 +99,7 @@ void Source::open(std::int64_t round, std::uint64_t ticket) {
     subscription.counts_since = context_.now;
     subscription.word.value->store(pack(RoundWord{Mark::offered, round}),
                                    std::memory_order_release);
-    context_.links.send(*subscription.link, generation_, serial, Offer{round, ticket});
+    context_.links.send(*subscription.link, generation_, serial, Offer{round, ticket, version});
   }
 }
 

@@ -31,7 +31,7 @@ class Source {
   bool has_started(Rank reader) const;
 
   // Offers a round to all who have joined by now. The caller has checked the gate.
-  void open(std::int64_t round, std::uint64_t ticket);
+  void open(std::int64_t round, std::uint64_t ticket, std::int64_t version);
   bool is_open() const noexcept { return open_.has_value(); }
   std::int64_t highest_opened() const noexcept { return highest_opened_; }
   // How the open round ended for each, once it has for all; then none is open.

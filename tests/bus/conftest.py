@@ -1,5 +1,6 @@
 """A bus for each test: a namespace of its own, agents as daemons or on threads."""
 
+import os
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -7,6 +8,12 @@ import pytest
 from buses import Bus
 from processes import Start
 from tensorbus.kvstore import StoreServer
+
+
+@pytest.fixture(scope="session", autouse=True)
+def torch_cache(tmp_path_factory: pytest.TempPathFactory) -> None:
+    """DTensors make torch's compiler create its cache."""
+    os.environ["TORCHINDUCTOR_CACHE_DIR"] = str(tmp_path_factory.mktemp("inductor"))
 
 
 def make_bus(kind: str, store: StoreServer, unique: str, start: Start, folder: Path) -> Bus:

@@ -188,8 +188,8 @@ MISTAKES = (
             ),
             (
                 "src/bus/batch.cc",
-                "    source_->open(send.round, send.ticket);\n",
-                "    send.round = ++last_round_;\n    source_->open(send.round, send.ticket);\n",
+                "    source_->open(send.round,",
+                "    send.round = ++last_round_;\n    source_->open(send.round,",
             ),
         ),
         ("I7",),
