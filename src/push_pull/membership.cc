@@ -17,6 +17,8 @@ namespace {
 const std::string job_key = "push_pull/job";
 // A node that dies is missed by barriers after this time; those who talk to it know sooner.
 constexpr Duration time_to_live = std::chrono::seconds(5);
+// Its rank can be taken again after this time at the latest.
+constexpr Duration grace = std::chrono::seconds(2);
 // The scheduler is given up when it could not be reached for so long.
 constexpr Duration patience_with_scheduler = std::chrono::seconds(5);
 // How often it is asked whether it is there while nothing changes.
@@ -179,7 +181,7 @@ std::vector<Member> Membership::everybody() const {
 
 void Membership::claim(const std::string& record, Deadline deadline) {
   const std::string own = key("member", self_);
-  const Deadline patience = sooner(deadline, Deadline::after(2 * time_to_live));
+  const Deadline patience = sooner(deadline, Deadline::after(time_to_live + grace));
   while (!store_->compare_and_set(own, std::nullopt, record, deadline).swapped) {
     // One that died a moment ago still has its lease: that one is given time to lapse.
     const std::unique_ptr<Watch> watch = store_->watch(own, false, deadline);

@@ -303,7 +303,7 @@ def test_init_names_who_is_missing(new_job) -> None:
 @pytest.mark.proves("P8")
 def test_a_scheduler_names_who_is_missing(new_job) -> None:
     cluster = new_job(1, 1, environment={"TENSORBUS_INIT_TIMEOUT": "300"})
-    impatient = cluster.add("scheduler", 0, TENSORBUS_INIT_TIMEOUT="8")
+    impatient = cluster.add("scheduler", 0, TENSORBUS_INIT_TIMEOUT="5")
     nodes = [impatient, cluster.workers[0]]
     for node in nodes:
         node(roles.group)  # so that it has imported what it needs
@@ -362,8 +362,8 @@ def test_traffic_goes_on_without_the_scheduler(new_job) -> None:
 
 
 @pytest.mark.proves("P10")
-def test_barriers_and_stop_do_not_wait_for_the_dead(job) -> None:
-    cluster = job(2, 1)
+def test_barriers_and_stop_do_not_wait_for_the_dead(new_job) -> None:
+    cluster = new_job(2, 1).init()
     cluster.workers[0].start(roles.call, "barrier", False, True)
     time.sleep(0.2)
     cluster.workers[1].signal(signal.SIGKILL)
