@@ -240,24 +240,6 @@ def answer_sixteen(times: int) -> int:
     return refused
 
 
-@pytest.mark.timeout(120)
-@pytest.mark.proves("P8")
-def test_a_rank_is_taken_once(new_job) -> None:
-    cluster = new_job(2, 1, environment={"TENSORBUS_INIT_TIMEOUT": "60"})
-    twins = [cluster.workers[1], cluster.add("worker", 1)]
-    for node in [cluster.scheduler, *cluster.servers, *twins]:
-        node.start(roles.init)
-    eventually(lambda: any(twin.done() for twin in twins), "one of the twins to give up", 40)
-    second, first = sorted(twins, key=lambda twin: twin.done(), reverse=True)
-    error = second.error()
-    assert "BadArgument" in error.kinds
-    assert "two nodes of rank 1 among the workers" in error.message
-    # The job goes on without it.
-    cluster.workers[0](roles.init)
-    for node in [cluster.scheduler, *cluster.servers, first]:
-        node.result()
-
-
 @pytest.mark.proves("P8")
 @pytest.mark.parametrize(
     ("changed", "text"),
@@ -282,108 +264,6 @@ def test_a_wrong_variable_is_named(new_job, changed: dict[str, str], text: str) 
     error = cluster.add("worker", 0, **changed).start(roles.init).error()
     assert "RuntimeError" in error.kinds
     assert text in error.message
-
-
-@pytest.mark.proves("P8")
-def test_init_names_who_is_missing(new_job) -> None:
-    """Whoever loses patience first tells the others."""
-    cluster = new_job(2, 2, environment={"TENSORBUS_INIT_TIMEOUT": "300"})
-    nodes = [cluster.scheduler, cluster.servers[1]]
-    for node in nodes:
-        node.start(roles.init)
-    cluster.await_members(*nodes)
-    impatient = cluster.add("worker", 0, TENSORBUS_INIT_TIMEOUT="5")
-    impatient(roles.group)  # so that it has imported what it needs
-    for node in [impatient.start(roles.init), *nodes]:
-        error = node.error()
-        assert "TimeoutError" in error.kinds
-        assert "missing: server 0, worker 1" in error.message
-
-
-@pytest.mark.proves("P8")
-def test_a_scheduler_names_who_is_missing(new_job) -> None:
-    cluster = new_job(1, 1, environment={"TENSORBUS_INIT_TIMEOUT": "300"})
-    impatient = cluster.add("scheduler", 0, TENSORBUS_INIT_TIMEOUT="5")
-    nodes = [impatient, cluster.workers[0]]
-    for node in nodes:
-        node(roles.group)  # so that it has imported what it needs
-    for node in nodes:
-        node.start(roles.init)
-    for node in nodes:
-        error = node.error()
-        assert "TimeoutError" in error.kinds
-        assert "missing: server 0" in error.message
-
-
-@pytest.mark.proves("P10")
-def test_whoever_dies_while_the_job_starts_is_named(new_job) -> None:
-    cluster = new_job(2, 1)
-    nodes = [cluster.scheduler, *cluster.servers, cluster.workers[0]]
-    for node in nodes:
-        node.start(roles.init)
-    cluster.await_members(*nodes)
-    nodes.pop().signal(signal.SIGKILL)
-    for node in nodes:
-        error = node.error()
-        assert "PeerLostError" in error.kinds
-        assert error.message == "worker 0 was lost while the job was starting"
-
-
-@pytest.mark.proves("P10")
-def test_without_a_scheduler_there_is_no_start(new_job) -> None:
-    cluster = new_job(1, 1)
-    for node in (cluster.scheduler, *cluster.servers):
-        node.start(roles.init)
-    cluster.await_members(cluster.scheduler, *cluster.servers)
-    cluster.scheduler.signal(signal.SIGKILL)
-    # Both one that had found it and one that comes later end, and say who is not there.
-    late = cluster.add("worker", 0, TENSORBUS_INIT_TIMEOUT="3")
-    for node in (late.start(roles.init), *cluster.servers):
-        error = node.error()
-        assert "ConnectionError" in error.kinds
-        assert cluster.common["DMLC_PS_ROOT_PORT"] in error.message
-
-
-@pytest.mark.proves("P10")
-def test_traffic_goes_on_without_the_scheduler(new_job) -> None:
-    cluster = new_job(1, 1).init()
-    worker, server = cluster.workers[0], cluster.servers[0]
-    cluster.scheduler.signal(signal.SIGKILL)
-    for _ in range(3):
-        worker.start(roles.echo)
-        server(roles.serve, 1)
-        worker.result()
-    worker.start(roles.call, "barrier", True, True)
-    server.start(roles.stop)
-    for node in (worker, server):
-        error = node.error()
-        assert "ConnectionError" in error.kinds
-        assert "the scheduler at" in error.message
-
-
-@pytest.mark.proves("P10")
-def test_barriers_and_stop_do_not_wait_for_the_dead(new_job) -> None:
-    cluster = new_job(2, 1).init()
-    cluster.workers[0].start(roles.call, "barrier", False, True)
-    time.sleep(0.2)
-    cluster.workers[1].signal(signal.SIGKILL)
-    error = cluster.workers[0].error(20)
-    assert "PeerLostError" in error.kinds
-    assert "worker 1 is gone" in error.message
-    for node in (cluster.scheduler, cluster.servers[0], cluster.workers[0]):
-        node.start(roles.stop)
-    for node in (cluster.scheduler, cluster.servers[0], cluster.workers[0]):
-        node.result()
-
-
-@pytest.mark.proves("P10")
-def test_stop_names_who_has_not(new_job) -> None:
-    cluster = new_job(1, 1).init()
-    cluster.workers[0].start(roles.stop, 2.0)
-    cluster.scheduler.start(roles.stop)
-    error = cluster.workers[0].error()
-    assert "TimeoutError" in error.kinds
-    assert "server 0" in error.message
 
 
 @pytest.mark.proves("P10")
