@@ -77,6 +77,17 @@ TEST_P(FabricTest, AWordIsSwappedOnceAndOnlyWhileTheGateIsOpen) {
   EXPECT_EQ(second.value->load(), 99u);
 }
 
+// Agents end their words after they have learned of the loss.
+TEST_P(FabricTest, AWordLivesAsLongAsItsPeerIsHeld) {
+  connect();
+  const std::shared_ptr<Peer> held = accepted_;
+  const Word word = owner_->make_word(*held, 17);
+  reader_.kill();
+  until([&] { return !owner_.losses.empty(); });
+  EXPECT_EQ(word.value->exchange(18), 17u);
+  EXPECT_EQ(word.value->load(), 18u);
+}
+
 // The owner of the memory takes it back and rewrites it whenever it likes, on a thread of its own,
 // and asks nobody. A read that is called ok is of one round, the one of its ticket.
 TEST_P(FabricTest, ReadsAreNeverTornByAnOwnerThatRewrites) {

@@ -1,7 +1,9 @@
 // One connection: greeting with proof of the secret, frames in order, signs of life.
 #pragma once
 
+#include <atomic>
 #include <cstdint>
+#include <deque>
 #include <memory>
 #include <optional>
 #include <string>
@@ -73,6 +75,8 @@ class Connection final : public Peer {
   void hang_up() noexcept { endpoint_.reset(); }
   // It was opened here, or PeerUp was said.
   bool known_to_user() const noexcept { return is_caller() || state_ == State::up; }
+  // That the peer may swap. They live as long as users hold the Peer.
+  std::deque<std::atomic<std::uint64_t>>& words() noexcept { return words_; }
   // False if the peer ended it, or was told already.
   bool tell_peer() const noexcept { return tell_peer_; }
 
@@ -101,6 +105,7 @@ class Connection final : public Peer {
   bool heard_ = false;
   int missed_ = 0;
   bool tell_peer_ = true;
+  std::deque<std::atomic<std::uint64_t>> words_;
   std::optional<Status> lost_;
 };
 

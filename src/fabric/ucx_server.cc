@@ -85,14 +85,14 @@ std::shared_ptr<Exposure> Server::find(std::uint64_t region) {
   return exposure != nullptr && !exposure->dropped ? exposure : nullptr;
 }
 
-Word Server::make_word(const Connection& peer, std::uint64_t initial) {
-  auto& words = words_[peer.stream()];
+Word Server::make_word(Connection& peer, std::uint64_t initial) {
+  auto& words = peer.words();
   if (words.size() >= max_words_per_peer) {
     throw Error(Code::queue_full, fmt::format("the connection to {} has used up its {} words",
                                               peer.description(), max_words_per_peer));
   }
-  words.push_back(std::make_unique<std::atomic<std::uint64_t>>(initial));
-  return {static_cast<std::uint32_t>(words.size() - 1), words.back().get()};
+  words.emplace_back(initial);
+  return {static_cast<std::uint32_t>(words.size() - 1), &words.back()};
 }
 
 void Server::attach(Connection& peer, std::uint64_t request, std::uint64_t region) {
@@ -166,12 +166,11 @@ void Server::swap(Connection& peer, std::uint64_t request, const SwapRequest& sw
   const auto answer = [&](std::uint64_t value, const Status& status) {
     peer.send(Kind::swapped, request, value, encode(status));
   };
-  const auto words = words_.find(peer.stream());
-  if (words == words_.end() || swap.word >= words->second.size()) {
+  if (swap.word >= peer.words().size()) {
     answer(0, {Code::invalid_argument, fmt::format("there is no word {}", swap.word)});
     return;
   }
-  std::atomic<std::uint64_t>& word = *words->second[swap.word];
+  std::atomic<std::uint64_t>& word = peer.words()[swap.word];
   const std::shared_ptr<Exposure> exposure = find(swap.region);
   if (exposure == nullptr || !exposure->gate.still_open(swap.ticket)) {
     answer(word.load(std::memory_order_acquire), withdrawn(swap.region));
@@ -272,7 +271,6 @@ bool Server::pump(std::size_t budget) {
 void Server::forget(const Connection& peer) {
   servings_.erase(servings_.lower_bound({peer.stream(), 0}),
                   servings_.upper_bound({peer.stream(), UINT64_MAX}));
-  words_.erase(peer.stream());
   inlets_.erase(peer.stream());
 }
 

@@ -39,7 +39,7 @@ class Server {
  public:
   std::unique_ptr<Region> expose(std::span<const TensorView> tensors, Gate gate,
                                  std::shared_ptr<const Lender> lender);
-  Word make_word(const Connection& peer, std::uint64_t initial);
+  Word make_word(Connection& peer, std::uint64_t initial);
 
   void attach(Connection& peer, std::uint64_t request, std::uint64_t region);
   void ask(const std::shared_ptr<Connection>& peer, std::uint64_t read, const Ask& ask);
@@ -78,7 +78,6 @@ class Server {
   std::map<std::uint64_t, std::weak_ptr<Exposure>> regions_;
   std::map<ReadKey, Serving> servings_;
   ReadKey turn_{};  // the next to be served
-  std::map<std::uint64_t, std::vector<std::unique_ptr<std::atomic<std::uint64_t>>>> words_;
   struct Inlets {
     std::map<std::uint64_t, std::span<std::byte>> open;
     std::uint64_t last = 0;
