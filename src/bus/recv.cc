@@ -95,7 +95,7 @@ void Recv::lost(const Status& why, Rank rank) {
   if (unexplained(context_.now)) {
     explained_by_ = TimePoint::min();
     outcome_.lost = {rank};
-    outcome_.status = {why.code, why.message + undefined};
+    outcome_.status = {why.code, why.message + aftermath()};
   }
   if (state_ != RecvState::reading && state_ != RecvState::waiting) return;
   outcome_.lost = {rank};
@@ -175,6 +175,7 @@ void Recv::on_committed(std::size_t at, const fabric::Completion& completion) {
     outcome_.status = {
         Code::withdrawn,
         fmt::format("round {}: rank {} withdrew it before all was read", round_, commit.rank)};
+    explained_by_ = context_.now + patience_with_senders;
   }
   if (left_ == 0) settle();
 }
@@ -182,12 +183,12 @@ void Recv::on_committed(std::size_t at, const fabric::Completion& completion) {
 void Recv::settle() {
   state_ = next(state_, RecvEvent::settled).value();
   consumed_ = committed_ > 0 || outcome_.status.ok();
-  if (!outcome_.status.ok()) {
-    outcome_.status.message +=
-        committed_ > 0
-            ? fmt::format("; others were confirmed, so round {} is used up{}", round_, undefined)
-            : undefined;
-  }
+  if (!outcome_.status.ok()) outcome_.status.message += aftermath();
+}
+
+std::string Recv::aftermath() const {
+  if (committed_ == 0) return undefined;
+  return fmt::format("; others were confirmed, so round {} is used up{}", round_, undefined);
 }
 
 }  // namespace tensorbus::bus

@@ -62,6 +62,8 @@ class Recv : public std::enable_shared_from_this<Recv> {
   void commit();
   void on_committed(std::size_t at, const fabric::Completion& completion);
   void settle();
+  // What a failure says of the round and the targets.
+  std::string aftermath() const;
 
   Context& context_;
   const std::int64_t generation_;
