@@ -83,6 +83,9 @@ class Process:
         if number == signal.SIGSTOP:
             eventually(lambda: is_stopped(self.pid), "the process to stop")
 
+    def is_alive(self) -> bool:
+        return self._process.poll() is None
+
     def open_descriptors(self) -> int:
         return len(os.listdir(f"/proc/{self.pid}/fd"))
 

@@ -35,9 +35,9 @@ Daemon::Daemon(std::shared_ptr<Store> store, DaemonOptions options, Deadline dea
   fabric_ = make_agent_fabric(options_.rank, secret, pool_, options_.bind);
   check_rank_is_free(*store_, options_.space, options_.rank, *fabric_, secret, deadline);
   directory_ = make_store_directory(store_, {options_.space});
-  agent_ = std::make_unique<Agent>(
-      AgentParts{*fabric_, *channel_, *directory_, *state_, random_number, secret},
-      AgentOptions{options_.rank, options_.space});
+  agent_ = std::make_unique<Agent>(AgentParts{*fabric_, *channel_, *directory_, *state_,
+                                              random_number, secret, options_.reached},
+                                   AgentOptions{options_.rank, options_.space});
   log::info("agent {} of namespace \"{}\": commands at {}, state in {}", options_.rank,
             options_.space, socket_path(options_.queue_path), options_.state_path);
 }

@@ -1,11 +1,13 @@
 // An agent with files and a socket, for workers in other processes.
 #pragma once
 
+#include <functional>
 #include <memory>
 #include <string>
 
 #include "bus/lmdb_state.h"
 #include "bus/socket_channel.h"
+#include "bus/step.h"
 #include "fabric/fabric.h"
 #include "fabric/pool.h"
 #include "os/poll.h"
@@ -22,6 +24,7 @@ struct DaemonOptions {
   std::string queue_path;
   std::string state_path;
   std::string bind;  // the address on which other hosts reach it; empty: this host only
+  std::function<void(Step)> reached{};  // told of every step of the protocol; may be empty
 };
 
 // The paths that clients of this rank look at if they are told none.

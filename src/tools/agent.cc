@@ -14,6 +14,7 @@
 #include "base/config.h"
 #include "base/log.h"
 #include "bus/daemon.h"
+#include "bus/halt.h"
 #include "os/fd.h"
 #include "tensorbus/store.h"
 #include "tools/commands.h"
@@ -29,6 +30,7 @@ struct Options {
   std::string queue;
   std::string state;
   std::string bind;
+  std::string halt_file;
   int spawn = 1;
   double timeout = 60;
 };
@@ -81,6 +83,7 @@ int serve(const Options& options) {
   daemon.queue_path = path_for(options.queue, options.rank, bus::default_queue_path(options.rank));
   daemon.state_path = path_for(options.state, options.rank, bus::default_state_path(options.rank));
   daemon.bind = options.bind;
+  if (!options.halt_file.empty()) daemon.reached = bus::halt_where_told(options.halt_file);
   bus::Daemon agent(store, daemon, deadline);
 
   std::thread stopper([&] {
@@ -188,6 +191,8 @@ void add_agent(CLI::App& app, Run& run) {
   command->add_option("--bind", options->bind,
                       "Address of this machine on which agents of other hosts reach this one "
                       "(default: $TENSORBUS_BIND; without: this host only)");
+  // Not shown: for tests of failures.
+  command->add_option("--halt-file", options->halt_file)->group("");
   command->add_option("--spawn", options->spawn, "Start this many agents, counting up from --rank")
       ->capture_default_str();
   command->add_option("--timeout", options->timeout, "Seconds to wait for the store")

@@ -7,7 +7,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from processes import PROGRAM, Process, Start
+from processes import PROGRAM, Process, Start, eventually, is_stopped
 from tensorbus import TensorBusClient
 
 
@@ -42,6 +42,26 @@ def caught(call: Callable[[], Any]) -> Exception | None:
     return None
 
 
+class Halt:
+    """Lets an agent that was started with its option stop itself at a named step."""
+
+    def __init__(self, file: Path) -> None:
+        self._file = file
+
+    @property
+    def option(self) -> str:
+        return f"--halt-file={self._file}"
+
+    def arm(self, step: str) -> None:
+        new = self._file.with_suffix(".new")
+        new.write_text(step + "\n")
+        new.rename(self._file)
+
+    def wait(self, agent: Process) -> None:
+        eventually(lambda: is_stopped(agent.pid), "the agent to stop itself", 30)
+        assert not self._file.exists()
+
+
 class Bus:
     """Agents and clients of one namespace, closed with the test."""
 
@@ -60,11 +80,14 @@ class Bus:
     def state_path(self, rank: int) -> str:
         return str(self.folder / f"{rank}.state.lmdb")
 
+    def halt(self, rank: int) -> Halt:
+        return Halt(self.folder / f"{rank}.halt")
+
     def start_agent(self, rank: int) -> Process:
         agent = self._start(
             str(PROGRAM), "agent", "--store", self.url, "--rank", str(rank), "--world-size", "64",
             "--namespace", self.namespace, "--command-queue", self.queue_path(rank),
-            "--state", self.state_path(rank),
+            "--state", self.state_path(rank), self.halt(rank).option,
         )  # fmt: skip
         assert agent.line() == f"ready rank {rank} {self.queue_path(rank)}"
         self.agents[rank] = agent

@@ -9,7 +9,7 @@ from buses import Bus
 from processes import Process, Start
 
 SCRIPT = """
-import json, sys, threading
+import json, sys, threading, time
 import numpy as np
 import tensorbus
 
@@ -20,12 +20,19 @@ array = np.zeros(int(count), dtype=np.int8)
 batch = client.register_tensors("batch", [(array, "p")])
 print("registered")
 
+def tell(**what):
+    print(json.dumps(what | {"at": time.monotonic()}))
+
+def tell_error(error):
+    readers = dict(getattr(error, "readers", {}))
+    tell(error=type(error).__name__, message=str(error), readers=readers)
+
 def report(transfer):
     try:
-        print(json.dumps({"round": transfer.result(60).round}))
+        result = transfer.result(60)
+        tell(round=result.round, readers=result.readers)
     except Exception as error:
-        print(json.dumps({"error": type(error).__name__, "message": str(error),
-                          "readers": dict(getattr(error, "readers", {}))}))
+        tell_error(error)
 
 for line in sys.stdin:
     command, *value = line.split()
@@ -37,11 +44,19 @@ for line in sys.stdin:
     elif command == "name":
         print(transfer.name)
     elif command == "register":
-        batch.close()
-        batch = client.register_tensors("batch", [(array, "p")])
-        print("registered")
+        try:
+            batch.close()
+            batch = client.register_tensors("batch", [(array, "p")])
+            print("registered")
+        except Exception as error:
+            tell_error(error)
     else:
-        transfer = batch.transfer(command)
+        try:
+            transfer = batch.transfer(command)
+        except Exception as error:
+            print("started")
+            tell_error(error)
+            continue
         print("started")
         threading.Thread(target=report, args=[transfer], daemon=True).start()
 """
@@ -61,6 +76,8 @@ class RemoteWorker:
         size: int = 1,
         count: int = 8,
     ) -> None:
+        self.ended_at = 0.0  # when its last outcome came, by the clock that all processes share
+        self.readers: dict[str, str] = {}  # of its last send
         if rank not in bus.agents:
             bus.start_agent(rank)
         paths = bus.queue_path(rank), bus.state_path(rank)
@@ -84,6 +101,11 @@ class RemoteWorker:
 
     def outcome(self, timeout: float = 30.0) -> dict[str, Any]:
         answer: dict[str, Any] = json.loads(self.process.line(timeout))
+        self.ended_at = answer.pop("at")
+        if "round" in answer:
+            self.readers = answer.pop("readers")
+        else:
+            self.readers = answer["readers"]
         return answer
 
     def sees(self) -> list[int]:

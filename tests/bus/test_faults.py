@@ -1,7 +1,7 @@
 """Processes killed in the middle of a round: the right error soon, and the next round goes.
 
 Two receivers, so that one survives what happens to the other. "In the middle": the round is open,
-and the agent that moves the bytes is stopped while it reads them.
+and the agent that moves the bytes has stopped where it begins to read them.
 """
 
 from __future__ import annotations
@@ -61,24 +61,16 @@ class Round:
 
     def begin(self, moment: str, value: int) -> None:
         """Opens a round. "offered": the first receiver has not asked for it; "reading": it has, and
-        its agent is stopped on the way. The second one just takes part."""
+        its agent has stopped where it reads. The second one just takes part."""
         sender, first, second = (self.workers[rank] for rank in (SENDER, FIRST, SECOND))
-        for _ in range(20):
-            assert sender.ask(f"fill {value}") == "filled"
-            second.start("recv")
-            if moment == "reading":
-                first.start("recv")
-            sender.start("send")
-            if moment == "offered":
-                return
-            time.sleep(0.002)
-            self.bus.agents[FIRST].signal(signal.SIGSTOP)
-            if not first.has_outcome():
-                return
-            # Too late: once more.
-            self.bus.agents[FIRST].signal(signal.SIGCONT)
-            assert [w.outcome().keys() for w in (first, second, sender)] == [{"round"}] * 3
-        raise AssertionError("no round was caught in the middle")
+        assert sender.ask(f"fill {value}") == "filled"
+        second.start("recv")
+        if moment == "reading":
+            self.bus.halt(FIRST).arm("reading")
+            first.start("recv")
+        sender.start("send")
+        if moment == "reading":
+            self.bus.halt(FIRST).wait(self.bus.agents[FIRST])
 
     def go_on(self, moment: str) -> None:
         if moment == "reading":
