@@ -28,6 +28,9 @@ constexpr Duration farewell = std::chrono::seconds(5);
 
 constexpr int largest_job = 100'000;
 
+// What stands at a rank's place while somebody takes it; no record begins so.
+constexpr std::string_view claim_mark = "?";
+
 struct JobRecord {
   std::string id;
   std::string secret;
@@ -179,16 +182,28 @@ std::vector<Member> Membership::everybody() const {
   return all;
 }
 
+// First a mark, since nothing is set under a lease only if it is absent; others count who has a
+// record.
 void Membership::claim(const std::string& record, Deadline deadline) {
   const std::string own = key("member", self_);
+  const std::string mark = std::string(claim_mark) + to_hex(view(random_id()));
   const Deadline patience = sooner(deadline, Deadline::after(time_to_live + grace));
-  while (!store_->compare_and_set(own, std::nullopt, record, deadline).swapped) {
+  std::optional<std::string> expected;
+  while (true) {
+    const Swap swap = store_->compare_and_set(own, expected, mark, deadline);
+    if (swap.swapped) break;
+    expected.reset();
     // One that died a moment ago still has its lease: that one is given time to lapse.
     const std::unique_ptr<Watch> watch = store_->watch(own, false, deadline);
     try {
       if (store_->exists(own, deadline)) watch->next(patience);
     } catch (const Error& error) {
       if (error.code() != Code::timeout) throw;
+      // A mark that stays was left by one that died before it had its rank.
+      if (swap.value && swap.value->starts_with(claim_mark)) {
+        expected = swap.value;
+        continue;
+      }
       throw Error(Code::invalid_argument,
                   fmt::format("there are two nodes of rank {} among the {}s of this job; ranks are "
                               "unique",
@@ -437,7 +452,7 @@ void Membership::take(const StoreEvent& event) {
   const Lock lock(mutex_);
   if (what == "member") {
     if (put) {
-      records_[*member] = event.value;
+      if (!event.value.starts_with(claim_mark)) records_[*member] = event.value;
     } else if (records_.erase(*member) > 0 && !left_.contains(*member)) {
       lose(*member);
     }

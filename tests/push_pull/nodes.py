@@ -184,10 +184,21 @@ class Job:
 
     def await_members(self, *nodes: Node) -> None:
         """Until the scheduler's store knows these, though the job may lack others."""
+        store = self.store()
+        for node in nodes:
+            place = self.place(store, node)
+            eventually(lambda at=place: not store.get(at).startswith(b"?"), node.name, PATIENCE)
+
+    def store(self) -> TCPStore:
+        """The scheduler's."""
         host, port = self.common["DMLC_PS_ROOT_URI"], int(self.common["DMLC_PS_ROOT_PORT"])
-        store = TCPStore(host, port, wait_for_workers=False, timeout=timedelta(seconds=PATIENCE))
-        job = store.get("push_pull/job")[4:36].decode()  # the record begins with its name
-        store.wait([f"push_pull/{job}/member/{node.name.replace(' ', '/')}" for node in nodes])
+        return TCPStore(host, port, wait_for_workers=False, timeout=timedelta(seconds=PATIENCE))
+
+    @staticmethod
+    def place(store: TCPStore, node: Node) -> str:
+        """The key of its record, which is a mark until the rank is its own."""
+        job = store.get("push_pull/job")[4:36].decode()  # the value begins with the job's name
+        return f"push_pull/{job}/member/{node.name.replace(' ', '/')}"
 
     def init(self) -> Job:
         import roles

@@ -34,6 +34,17 @@ def a_rank_is_taken_once(new_job: NewJob) -> None:
         node.result()
 
 
+def a_rank_is_free_when_its_claimant_died(new_job: NewJob) -> None:
+    cluster = new_job(1, 1)
+    cluster.scheduler.start(roles.init)
+    store = cluster.store()
+    store.set(cluster.place(store, cluster.workers[0]), "?somebody")
+    for node in [*cluster.servers, *cluster.workers]:
+        node.start(roles.init)
+    for node in cluster.all:
+        node.result()
+
+
 def init_names_who_is_missing(new_job: NewJob) -> None:
     """Whoever loses patience first tells the others."""
     cluster = new_job(2, 2, environment={"TENSORBUS_INIT_TIMEOUT": "300"})
@@ -131,6 +142,7 @@ def stop_names_who_has_not(new_job: NewJob) -> None:
 
 CASES = [
     a_rank_is_taken_once,
+    a_rank_is_free_when_its_claimant_died,
     init_names_who_is_missing,
     a_scheduler_names_who_is_missing,
     whoever_dies_while_the_job_starts_is_named,
