@@ -9,6 +9,7 @@
 #include "fabric/ucx.h"
 #include "fabric_loop.h"
 #include "os/tcp.h"
+#include "plain_socket.h"
 #include "rows.h"
 
 namespace tensorbus::bench {
@@ -28,28 +29,6 @@ std::unique_ptr<fabric::Fabric> make(int host) {
   options.secret = "secret";
   options.bind = TwoHosts::address(host);
   return fabric::make_ucx_fabric(options);
-}
-
-void make_blocking(const os::Fd& socket) {
-  if (::fcntl(socket.get(), F_SETFL, 0) != 0) os::throw_errno("fcntl");
-}
-
-void send_all(const os::Fd& socket, const std::byte* bytes, std::size_t size) {
-  while (size > 0) {
-    const ssize_t count = ::send(socket.get(), bytes, size, MSG_NOSIGNAL);
-    if (count <= 0) os::throw_errno("send");
-    bytes += count;
-    size -= static_cast<std::size_t>(count);
-  }
-}
-
-void receive_all(const os::Fd& socket, std::byte* bytes, std::size_t size) {
-  while (size > 0) {
-    const ssize_t count = ::recv(socket.get(), bytes, size, 0);
-    if (count <= 0) os::throw_errno("recv");
-    bytes += count;
-    size -= static_cast<std::size_t>(count);
-  }
 }
 
 // Echoes messages and shows its memory; does the same through the socket.
