@@ -32,7 +32,12 @@ PARTS: dict[str, list[list[Path | str]]] = {
     "store": [script("store.py")],
     "plan": [program("plan_bench")],
     "copy": [program("copy_bench"), script("intake.py")],
-    "bus": [program("bus_network_bench"), script("bus_gloo.py")],
+    "bus": [
+        program("bus_bench"),
+        program("bus_small_bench"),
+        program("bus_network_bench"),
+        script("bus_gloo.py"),
+    ],
     "fabric": [program("fabric_bench"), program("fabric_ucx_bench"), script("fabric_gloo.py")],
     "ray": [script("ray_transport.py")],
     "push_pull": [program("push_pull_bench"), script("push_pull.py")],
