@@ -114,12 +114,14 @@ void Node::meet_the_others(const NodeOptions& options) {
     const Record each = decode(membership_.record(member));
     nodes_here += each.address.identity.host == record_.address.identity.host ? 1 : 0;
   }
+  // The loop calls us before we have it.
+  for (const auto& fabric : fabrics) fabrics_.push_back(fabric.get());
   Loop::Events& events = *this;
   loop_ = std::make_unique<Loop>(events, std::move(fabrics), spin_for(nodes_here, options.spin));
 }
 
 fabric::Fabric& Node::fabric_for(const Record& other) const {
-  return needs_network(other) ? *loop_->fabrics().back() : *loop_->fabrics().front();
+  return needs_network(other) ? *fabrics_.back() : *fabrics_.front();
 }
 
 void Node::connect_all(Deadline deadline) {

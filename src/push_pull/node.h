@@ -73,6 +73,7 @@ class Node : private Loop::Events {
   std::map<const fabric::Peer*, Link*> by_peer_;
   std::map<const fabric::Peer*, int> calling_;  // whom we connect to, until it is up
   std::optional<Status> failure_;               // of a connection that never came up
+  std::vector<fabric::Fabric*> fabrics_;        // of the loop
   std::unique_ptr<Loop> loop_;
 };
 
