@@ -5,6 +5,7 @@ Everything that is started here is ended here, by its process id, also when a te
 
 import os
 import shutil
+import signal
 import sys
 import tempfile
 import uuid
@@ -20,6 +21,12 @@ SHARED_MEMORY = Path("/dev/shm")
 
 def pytest_addoption(parser: pytest.Parser) -> None:
     parser.addoption("--long", action="store_true", help="run the tests marked long as well")
+
+
+def pytest_configure() -> None:
+    # A shell starts what runs in its background with Ctrl-C ignored, and children inherit that.
+    if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
+        signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
