@@ -16,7 +16,9 @@ TEST(ShmConnectTest, WhoeverCameBeforeTheFirstPollIsLetIn) {
   Party early{make_shm_fabric({"early", "", nullptr})};
   const auto peer = early->connect(owner->address(), "secret", Deadline::after(seconds(20)));
   clock.advance(seconds(60));  // the owner has other things to do
+  const Deadline patience = Deadline::after(seconds(20));
   while (owner.ups.empty() || early.ups.empty()) {
+    ASSERT_FALSE(patience.expired()) << "nothing happens";
     owner.poll();
     early.poll();
     ASSERT_TRUE(early.losses.empty()) << early.losses.front().reason.message;

@@ -118,19 +118,8 @@ inline void hold_a_namespace(const Pipe& ready) {
 }  // namespace two_hosts_detail
 
 inline Child::Child(const std::function<void()>& body) {
-  const pid_t parent = ::getpid();
-  pid_ = os::quiet_fork();
+  pid_ = os::fork_child(body);
   if (pid_ < 0) os::throw_errno("fork");
-  if (pid_ > 0) return;
-  ::prctl(PR_SET_PDEATHSIG, SIGKILL);
-  if (::getppid() != parent) ::_exit(1);
-  try {
-    body();
-  } catch (...) {
-    std::fprintf(stderr, "child: %s\n", current_exception_status().message.c_str());
-    ::_exit(1);
-  }
-  ::_exit(0);
 }
 
 inline Child::~Child() {
