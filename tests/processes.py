@@ -172,9 +172,11 @@ def is_stopped(pid: int) -> bool:
     )
 
 
-def eventually(condition: Callable[[], bool], what: str, timeout: float = 10.0) -> None:
+def eventually(
+    condition: Callable[[], object], what: str, timeout: float = 20.0, pause: float = 0.005
+) -> None:
     """For what nobody reports, such as the number of a process's descriptors."""
     end = time.monotonic() + timeout
     while not condition():
         assert time.monotonic() < end, f"not in {timeout} s: {what}"
-        time.sleep(0.005)
+        time.sleep(pause)

@@ -16,9 +16,9 @@ from pathlib import Path
 from typing import Any
 
 from buses import Halt
-from hosts import ADDRESSES, TwoHosts
 from processes import PROGRAM, Process, Start, eventually, free_port
 from remote_worker import RemoteWorker
+from two_hosts import ADDRESSES, TwoHosts
 
 SENDER, FIRST, SECOND = 0, 1, 2
 RECEIVERS = (FIRST, SECOND)
@@ -47,6 +47,8 @@ class Shot:
         return (ROUND | JOINING | SENDING_ANEW)[self.step]
 
 
+# A fault that is known: the registration comes back as done, and the agent's successor lacks it.
+IN_VAIN = Shot("generation begun", "sender's agent")
 SHOTS = [Shot(step, victim) for step in ROUND | JOINING | SENDING_ANEW for victim in VICTIMS]
 
 
@@ -135,7 +137,7 @@ class Chaos:
         if shot.step in ROUND:
             self._check_round(shot, since)
         self._recover(shot, killed)
-        self.run_rounds()
+        self.run_rounds(registered_in_vain=shot == IN_VAIN)
 
     def _provoke(self, shot: Shot) -> None:
         """Nobody waits for an answer of the agent that is about to stop."""
@@ -218,7 +220,7 @@ class Chaos:
             self.workers[rank].process.tell("register")
         raise AssertionError(f"rank {rank} cannot register: {line}")
 
-    def run_rounds(self) -> None:
+    def run_rounds(self, registered_in_vain: bool = False) -> None:
         """Until all receivers take part in the same, with the right contents."""
         self._value = self._value % 100 + 1
         sender = self.workers[SENDER]
@@ -231,8 +233,7 @@ class Chaos:
                 self.workers[rank].start("recv")
             sender.start("send")
             sent = sender.outcome()
-            if "has to register it again" in sent.get("message", ""):
-                # The registration that was under way is known, its agent's successor is another.
+            if registered_in_vain and "has to register it again" in sent.get("message", ""):
                 waiting = set(RECEIVERS)
                 sender.process.tell("register")
                 self._await_registered(SENDER)

@@ -7,8 +7,8 @@ import sys
 from pathlib import Path
 
 from cases import make_case
-from hosts import ADDRESSES, TwoHosts
 from processes import PROGRAM, Process
+from two_hosts import ADDRESSES, TwoHosts
 
 PROCESSES = 6
 RANKS = [*range(PROCESSES), *range(10, 10 + PROCESSES)]

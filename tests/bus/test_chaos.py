@@ -6,8 +6,8 @@ from pathlib import Path
 
 import pytest
 from chaos import SHOTS, VICTIMS, Chaos, Shot
-from hosts import TwoHosts
 from processes import Start
+from two_hosts import TwoHosts
 
 WHERE = pytest.mark.parametrize("where", ["one host", "two hosts"])
 

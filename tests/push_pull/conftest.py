@@ -5,7 +5,8 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
-from nodes import Hosts, Job, fork_server
+from nodes import Job, fork_server
+from two_hosts import TwoHosts
 
 NewJob = Callable[..., Job]
 
@@ -41,7 +42,7 @@ def transport(request: pytest.FixtureRequest) -> str:
 @pytest.fixture
 def job(new_job: NewJob, transport: str) -> Iterator[NewJob]:
     """Makes jobs that have begun, on either transport."""
-    hosts = Hosts() if transport == "ucx" else None
+    hosts = TwoHosts() if transport == "ucx" else None
     try:
         yield lambda workers, servers, **options: new_job(
             workers, servers, hosts=hosts, **options

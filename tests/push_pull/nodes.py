@@ -14,7 +14,6 @@ import multiprocessing.resource_tracker
 import multiprocessing.util
 import os
 import signal
-import subprocess
 import traceback
 from collections.abc import Callable, Iterator
 from datetime import timedelta
@@ -24,6 +23,7 @@ from typing import Any
 
 from processes import eventually, free_port, is_stopped
 from torch.distributed import TCPStore
+from two_hosts import ADDRESSES, TwoHosts
 
 PATIENCE = 30.0
 
@@ -148,10 +148,10 @@ class Job:
         servers: int,
         *,
         group_size: int = 1,
-        hosts: Hosts | None = None,
+        hosts: TwoHosts | None = None,
         environment: dict[str, str] | None = None,
     ) -> None:
-        address = "127.0.0.1" if hosts is None else hosts.address(0)
+        address = "127.0.0.1" if hosts is None else ADDRESSES[0]
         self.common = {
             "DMLC_NUM_WORKER": str(workers),
             "DMLC_NUM_SERVER": str(servers),
@@ -221,50 +221,6 @@ class Job:
     def kill(self) -> None:
         for node in self.all:
             node.kill()
-
-
-class Hosts:
-    """Two hosts: network namespaces with a link between them, gone with their holders."""
-
-    def __init__(self) -> None:
-        self._holders = [
-            subprocess.Popen(["unshare", "--net", "--", "sleep", "infinity"]) for _ in range(2)
-        ]
-        self.pids = [holder.pid for holder in self._holders]
-        for holder in self._holders:
-            eventually(lambda pid=holder.pid: self._unshared(pid), "a network namespace")
-        first, second = self.pids
-        self._ip(None, f"link add tb0 netns {first} type veth peer name tb0 netns {second}")
-        for host, pid in enumerate(self.pids):
-            self._ip(pid, f"address add {self.address(host)}/24 dev tb0")
-            self._ip(pid, "link set lo up")
-            self._ip(pid, "link set tb0 up")
-        for pid in self.pids:
-            eventually(lambda pid=pid: "state UP" in self._ip(pid, "link show dev tb0"), "the link")
-
-    @staticmethod
-    def _unshared(pid: int) -> bool:
-        return os.readlink(f"/proc/{pid}/ns/net") != os.readlink("/proc/self/ns/net")
-
-    @staticmethod
-    def _ip(pid: int | None, command: str) -> str:
-        enter = [] if pid is None else ["nsenter", "-t", str(pid), "-n"]
-        ended = subprocess.run(
-            [*enter, "ip", *command.split()], check=True, capture_output=True, text=True
-        )
-        return ended.stdout
-
-    @staticmethod
-    def address(host: int) -> str:
-        return f"10.78.0.{host + 1}"
-
-    def set_link(self, up: bool) -> None:
-        self._ip(self.pids[1], f"link set tb0 {'up' if up else 'down'}")
-
-    def close(self) -> None:
-        for holder in self._holders:
-            holder.kill()
-            holder.wait()
 
 
 @contextlib.contextmanager

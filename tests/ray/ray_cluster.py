@@ -1,7 +1,6 @@
 """What tests of Ray know of their cluster."""
 
 import os
-import time
 from pathlib import Path
 from typing import Any
 
@@ -27,10 +26,3 @@ def metadata(ref: Any) -> Any:
 
     manager = ray._private.worker.global_worker.rdt_manager
     return manager.wait_for_tensor_transport_metadata(ref.hex(), 60)
-
-
-def eventually(condition: Any, what: str, seconds: float = 20.0, pause: float = 0.05) -> None:
-    deadline = time.monotonic() + seconds
-    while not condition():
-        assert time.monotonic() < deadline, f"waited in vain for {what}"
-        time.sleep(pause)

@@ -13,7 +13,8 @@ import pytest
 import ray
 import tensorbus.ray
 import torch
-from ray_cluster import SETTINGS, elsewhere, eventually, metadata
+from processes import eventually
+from ray_cluster import SETTINGS, elsewhere, metadata
 
 pytestmark = [
     pytest.mark.timeout(120),
@@ -177,7 +178,7 @@ def test_a_restarted_actor_works_again(start_worker, sink):
     assert ray.get(sink.sums.remote(source.make.remote("torch.ones(3)"))) == [3.0]
     pid = ray.get(source.pid.remote())
     ray.kill(source, no_restart=False)
-    eventually(lambda: answers(source, pid), "the restart", seconds=60)
+    eventually(lambda: answers(source, pid), "the restart", timeout=60)
     refs = ray.get(source.put.remote("torch.ones(4)"))
     assert ray.get(sink.get.remote(refs))[2] == (4,)
     assert ray.get(sink.sums.remote(source.make.remote("torch.ones(5)"))) == [5.0]

@@ -9,7 +9,8 @@ import tensorbus
 import tensorbus.ray
 import torch
 from actors import describe
-from ray_cluster import elsewhere, eventually, metadata
+from processes import eventually
+from ray_cluster import elsewhere, metadata
 from tensorbus.kvstore import StoreServer
 
 pytestmark = [

@@ -43,7 +43,7 @@ def hosts(scratch: Path) -> Iterator[TwoHosts]:  # noqa: ARG001
             with open(f"{folder}/node{host}.log", "w") as log:
                 raylets.append(
                     subprocess.Popen(
-                        hosts.command(host, *command),
+                        [*hosts.on(host), *command],
                         env=environment,
                         stdout=log,
                         stderr=subprocess.STDOUT,
@@ -85,12 +85,12 @@ def test_the_same_over_the_network(hosts: TwoHosts, tmp_path: Path, tests: list[
         "while len([n for n in ray.nodes() if n['Alive']]) < 2: time.sleep(0.2)\n"
     )
     environment = os.environ | SETTINGS | {"RAY_ADDRESS": address}
-    wait = hosts.command(0, "timeout", "90", sys.executable, "-c", waiting)
+    wait = [*hosts.on(0), "timeout", "90", sys.executable, "-c", waiting]
     subprocess.run(wait, env=environment, check=True, capture_output=True)
     pytest_options = ["-q", "-x", f"--basetemp={tmp_path / 'inner'}"]
     inner = [sys.executable, "-m", "pytest", *pytest_options, str(HERE / tests[0]), *tests[1:]]
     done = subprocess.run(
-        hosts.command(0, *inner),
+        [*hosts.on(0), *inner],
         env=environment,
         capture_output=True,
         text=True,
