@@ -87,9 +87,10 @@ TEST_P(SimdTest, EqualsTheScalarConversionAtEveryAlignmentAndTail) {
 TEST_P(SimdTest, StreamsEveryByteAndNoneBeside) {
   const Bytes input = patterns(Dtype::int16);
   for (std::size_t shift = 0; shift < 70; ++shift) {
-    for (const std::size_t bytes : {0, 1, 15, 63, 64, 65, 200, 1000}) {
-      Bytes expected(1200);
-      Bytes result(1200);
+    for (const std::size_t bytes :
+         {0, 1, 15, 63, 64, 65, 200, 1000, 65'535, 65'536, 65'700, 65'920, 90'001}) {
+      Bytes expected(bytes + 200);
+      Bytes result(bytes + 200);
       std::memcpy(expected.data() + shift, input.data() + 2 * shift + 1, bytes);
       simd::stream(input.data() + 2 * shift + 1, result.data() + shift, bytes);
       simd::fence();
