@@ -44,6 +44,9 @@ class Source:
 
 @ray.remote(enable_tensor_transport=True)
 class Sink:
+    def __init__(self) -> None:
+        self._kept: dict[str, list[torch.Tensor]] = {}
+
     def consume(self, tensors: Any) -> int:
         return len(tensors)
 
@@ -60,8 +63,7 @@ class Sink:
         return time.perf_counter() - started
 
     def memcpy(self, count: int, elements: int) -> float:
-        targets = self._targets(count, elements)
-        sources = [torch.ones(elements) for _ in targets]
+        targets, sources = self._targets(count, elements), self._sources(count, elements)
         started = time.perf_counter()
         for target, source in zip(targets, sources, strict=True):
             ctypes.memmove(target.data_ptr(), source.data_ptr(), elements * 4)
@@ -85,7 +87,17 @@ class Sink:
         return time.perf_counter() - started
 
     def _targets(self, count: int, elements: int) -> list[torch.Tensor]:
-        key = (count, elements)
-        if getattr(self, "_kept", (None, None))[0] != key:
-            self._kept = (key, [torch.zeros(elements) for _ in range(count)])
-        return self._kept[1]
+        return self._tensors("targets", count, elements)
+
+    def _sources(self, count: int, elements: int) -> list[torch.Tensor]:
+        return self._tensors("sources", count, elements)
+
+    def _tensors(self, use: str, count: int, elements: int) -> list[torch.Tensor]:
+        """The same ones in every round: new memory is slow, and so is everything for a while after
+        memory was given back to the system."""
+        kept = self._kept.get(use, [])
+        if [tensor.numel() for tensor in kept] != [elements] * count:
+            kept = self._kept[use] = [torch.zeros(elements) for _ in range(count)]
+            for tensor in kept:
+                tensor.fill_(1)
+        return kept
