@@ -1,7 +1,7 @@
 """State dicts of 1,000 tensors from one process to another, against the bytes as a plain batch.
 
 "batch": the 1,000 tensors registered as one batch; "one tensor": all their bytes in one. All are in
-the pool, except "copied": there the link copies them first.
+the pool, except "copied": there the link copies them first. "sample" and "full": with checksums.
 """
 
 from __future__ import annotations
@@ -21,8 +21,8 @@ from tensorbus.kvstore import StoreServer
 
 TENSORS = 1000
 ELEMENTS = 1 << 16  # of each; float32
-LINKS = ["link", "copied"]
-KINDS = ["batch", "one tensor", *LINKS]
+VERIFY = {"link": "off", "copied": "off", "sample": "sample", "full": "full"}
+KINDS = ["batch", "one tensor", *VERIFY]
 
 
 class Rank:
@@ -33,7 +33,7 @@ class Rank:
         self.names = ("trainer", "engine") if rank == 0 else ("engine", "trainer")
         whole = tensorbus.share_(torch.zeros(TENSORS * ELEMENTS))
         parts = {f"layer{i}.w": part for i, part in enumerate(whole.split(ELEMENTS))}
-        self.states = dict.fromkeys(LINKS, parts)
+        self.states = dict.fromkeys(VERIFY, parts)
         if rank == 0:
             self.states["copied"] = {name: part.clone() for name, part in parts.items()}
         self.client.init_pair("plain", *self.names, 1, (1,), [Replicate()])
@@ -43,7 +43,9 @@ class Rank:
             ),
             "one tensor": self.client.register_tensors("one", [(whole, "plain")]),
         }
-        self.links: dict[str, Link] = {kind: self.client.link(*self.names, 1) for kind in LINKS}
+        self.links: dict[str, Link] = {
+            kind: self.client.link(*self.names, 1, verify=verify) for kind, verify in VERIFY.items()
+        }
 
     def move(self, kind: str) -> None:
         sends = self.names[0] == "trainer"

@@ -195,6 +195,9 @@ class TensorBusClient:
         Tensors are torch's (DTensors too), numpy's or anything with ``__dlpack__``, in CPU memory;
         they are held until the batch is closed. ``role`` is the local name meant where this agent
         has both sides of a pair. ``bucket_size`` bounds the bytes that are copied in one step.
+        ``verify="full"`` compares checksums of all that is read with what was offered (which also
+        finds a tensor that was changed after its send), ``"sample"`` of one part in sixteen, other
+        parts in every round; what one side asks for holds for both.
         """
         self._check_open()
         held, locals_, items = [], [], []
@@ -254,6 +257,7 @@ class TensorBusClient:
 
         It connects at the first send or recv. Whoever sends is called by the same name by all its
         receivers; further ones may come and go.
+        ``verify`` is that of ``register_tensors``.
         """
         self._check_open()
         return Link(self, local_name, remote_name, expected_world_size, verify)

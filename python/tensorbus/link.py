@@ -43,6 +43,8 @@ class Link:
         expected_world_size: int,
         verify: str,
     ) -> None:
+        if verify not in ("off", "sample", "full"):
+            raise ValueError(f'verify is "off", "sample" or "full", not {verify!r}')
         self._client = client
         self._verify = verify
         self._registered: dict[tuple[str, bool], _Registered] = {}

@@ -207,6 +207,7 @@ void Batch::fail_queue(Direction direction, const Status& why, std::optional<Ran
 }
 
 void Batch::step() {
+  preparing_ = false;
   expire();
   while (!queue_.empty()) {
     const std::size_t before = queue_.size();
@@ -243,6 +244,18 @@ void Batch::step_send(Queued& send) {
       queue_.pop_front();
       return;
     }
+    try {
+      preparing_ = !source_->prepare(send.round);
+    } catch (const Error& error) {
+      preparing_ = false;
+      Outcome outcome;
+      outcome.round = send.round;
+      outcome.status = error.status();
+      complete(send.id, std::move(outcome));
+      queue_.pop_front();
+      return;
+    }
+    if (preparing_) return;
     source_->open(send.round, send.ticket, send.version.value_or(0));
     if (record_.versioned) publish_version(*send.version);
     send.running = true;
@@ -287,6 +300,7 @@ void Batch::step_recv(Queued& recv) {
   reader_->step(!closing_);
   Recv* running = reader_->recv();
   if (running == nullptr) return;
+  running->step();
   context_.channel.progress(recv.id, running->bytes_done(), running->bytes_total());
   if (!running->done() || running->unexplained(context_.now)) return;
   context_.at(Step::received);
@@ -366,6 +380,9 @@ void Batch::expire() {
 }
 
 TimePoint Batch::wake_at() const {
+  const bool busy = (preparing_ && !queue_.empty()) ||
+                    (reader_ != nullptr && reader_->recv() != nullptr && reader_->recv()->checks());
+  if (busy) return context_.now;
   TimePoint at = registering_ ? registering_->deadline.at() : TimePoint::max();
   for (const Queued& queued : queue_) {
     if (queued.why.ok()) at = std::min(at, queued.deadline.at());

@@ -148,6 +148,7 @@ class Batch {
   std::int64_t last_version_ = 0;  // of the sends that were accepted, or before this generation
   std::optional<std::int64_t> shown_version_;  // in the store
   std::deque<Queued> queue_;
+  bool preparing_ = false;  // the send at its head: there are checksums to make
   std::vector<Query> queries_;
   bool closing_ = false;
   std::optional<CommandId> close_id_;

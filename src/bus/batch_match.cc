@@ -297,6 +297,11 @@ void Batch::join(const Generation& generation, const Passage& passage) {
   plan.fingerprint = passage.fingerprint;
   plan.streams = plan::read_streams(passage.plans, key_.rank, record_.chunk_bytes);
   plan.targets = ordered(*remote_);
+  plan.labels = labels_of(*remote_);
+  for (const auto& [rank, member] : remote_->members) {
+    const Verify verify = std::max(record_.verify, member->verify);
+    if (verify != Verify::off) plan.verify[rank] = verify;
+  }
   std::set<Rank> far;  // read together with sources on other hosts: all in the same way
   for (const plan::Stream& stream : plan.streams) {
     std::set<std::string> hosts;
@@ -346,14 +351,19 @@ Batch::Taken Batch::subscribe(const LinkPtr& link, const AgentMessage& message) 
     const Passage passage = make_passage(*own_, *found.group, wish.reader);
     if (passage.fingerprint != wish.fingerprint) return Taken::later;
     const auto streams = plan::read_streams(passage.plans, wish.reader, reader->chunk_bytes);
+    std::unique_ptr<Digest> digest;
     for (std::size_t at = 0; at < streams.size(); ++at) {
       if (std::ranges::find(streams[at].source.ranks, key_.rank) ==
           streams[at].source.ranks.end()) {
         continue;
       }
       region_->serve(message.serial + at + 1, streams[at]);
+      const Verify verify = std::max(record_.verify, reader->verify);
+      if (verify == Verify::off || streams[at].source.reduces()) continue;
+      digest = std::make_unique<Digest>(streams[at], Digest::End::source, verify, ordered(*own_),
+                                        loan_->lender());
     }
-    source_->subscribe(link, message.serial, wish.reader, region_->number());
+    source_->subscribe(link, message.serial, wish.reader, region_->number(), std::move(digest));
   } catch (const Error& error) {
     return refuse(error.status());
   }

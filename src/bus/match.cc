@@ -215,6 +215,15 @@ Passage make_passage(const Group& sources, const Group& targets, Rank reader) {
   return passage;
 }
 
+std::vector<std::string> labels_of(const Group& sources) {
+  std::vector<std::string> labels;
+  for (const auto& [end, side] : sources.sides) {
+    const SideTensors tensors = tensors_of(sources.members, side);
+    for (const SideTensor& tensor : tensors.of(side.ranks.front())) labels.push_back(tensor.label);
+  }
+  return labels;
+}
+
 std::vector<std::optional<std::size_t>> item_order(const Group& sources,
                                                    const BatchMember& member) {
   std::vector<std::optional<std::size_t>> order;

@@ -55,6 +55,9 @@ struct Passage {
 };
 Passage make_passage(const Group& sources, const Group& targets, Rank reader);
 
+// What messages call the senders' tensors, in that order.
+std::vector<std::string> labels_of(const Group& sources);
+
 // For every tensor of the senders, in that order, which item of this registration it is.
 std::vector<std::optional<std::size_t>> item_order(const Group& sources, const BatchMember& member);
 

@@ -7,8 +7,8 @@
 namespace tensorbus::bus {
 namespace {
 
-constexpr std::array<std::string_view, 9> names = {"subscribe",  "join",   "start", "leave", "look",
-                                                   "subscribed", "joined", "offer", "over"};
+constexpr std::array<std::string_view, 10> names = {
+    "subscribe", "join", "start", "leave", "look", "subscribed", "joined", "offer", "over", "sums"};
 static_assert(names.size() == std::variant_size_v<MessageBody>);
 
 constexpr std::size_t longest_text = 16 * 1024;
@@ -52,6 +52,11 @@ struct Write {
     list.push_back(static_cast<unsigned>(m.mark));
     list.push_back(cut(m.why));
   }
+  void operator()(const Sums& m) {
+    list.push_back(m.round);
+    list.push_back(m.first);
+    list.push_back(m.values);
+  }
 };
 
 MessageBody read_body(std::uint64_t kind, Fields& fields) {
@@ -89,6 +94,16 @@ MessageBody read_body(std::uint64_t kind, Fields& fields) {
       const std::int64_t round = round_of(fields);
       const std::uint64_t ticket = fields.natural();
       return Offer{round, ticket, fields.integer()};
+    }
+    case 9: {
+      Sums m;
+      m.round = round_of(fields);
+      m.first = fields.natural(UINT32_MAX);
+      for (const Json& value : fields.list(most_sums)) {
+        if (!value.is_number_integer()) fields.refuse("a checksum");
+        m.values.push_back(value.get<std::uint64_t>());
+      }
+      return m;
     }
     default: {
       Over m;

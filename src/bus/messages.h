@@ -6,6 +6,7 @@
 #include <string>
 #include <string_view>
 #include <variant>
+#include <vector>
 
 #include "bus/records.h"
 #include "bus/word.h"
@@ -57,6 +58,14 @@ struct Offer {
   std::int64_t version = 0;  // of the tensors, if the batch has versions
   friend bool operator==(const Offer&, const Offer&) = default;
 };
+// Before the offer: checksums of what the reader gets from this source, from the `first` tensor on.
+struct Sums {
+  std::int64_t round = 0;
+  std::size_t first = 0;
+  std::vector<std::uint64_t> values;
+  friend bool operator==(const Sums&, const Sums&) = default;
+};
+inline constexpr std::size_t most_sums = 4096;  // in one message
 // The source has ended the round, or with `closed` the subscription.
 struct Over {
   std::int64_t round = 0;
@@ -66,7 +75,7 @@ struct Over {
 };
 
 using MessageBody =
-    std::variant<Subscribe, Join, Start, Leave, Look, Subscribed, Joined, Offer, Over>;
+    std::variant<Subscribe, Join, Start, Leave, Look, Subscribed, Joined, Offer, Over, Sums>;
 
 struct AgentMessage {
   std::uint64_t sequence = 0;  // on this connection, from 1

@@ -25,6 +25,7 @@ void Reader::join(JoinPlan plan) {
     return;
   }
   streams_.clear();
+  digests_.clear();
   for (const plan::Stream& stream : plan_.streams) {
     streams_.push_back(std::make_shared<const plan::Stream>(stream));
   }
@@ -123,6 +124,12 @@ void Reader::on_message(const LinkPtr& link, const AgentMessage& message) {
     source.view = {offer->round, true};
     source.ticket = offer->ticket;
     source.version = offer->version;
+  } else if (const auto* sums = std::get_if<Sums>(&message.body)) {
+    if (sums->round != source.sums.round) source.sums = {sums->round, 0, {}};
+    auto& values = source.sums.values;
+    if (sums->first == values.size()) {
+      values.insert(values.end(), sums->values.begin(), sums->values.end());
+    }
   } else if (const auto* over = std::get_if<Over>(&message.body)) {
     if (over->mark == Mark::closed) {
       const Rank who = rank;
@@ -236,22 +243,35 @@ void Reader::start_recv(std::int64_t round) {
     commits.push_back({rank, source.link, lent(source), source.word});
   }
   std::vector<RecvPart> parts;
-  for (std::size_t at = 0; at < streams_.size(); ++at) {
-    RecvPart part{streams_[at], serial_ + at + 1, {}};
-    for (const Rank rank : streams_[at]->source.ranks)
-      part.sources.push_back(lent(sources_.at(rank)));
-    parts.push_back(std::move(part));
-  }
+  for (std::size_t at = 0; at < streams_.size(); ++at) parts.push_back(part_of(at, round));
   recv_ = std::make_shared<Recv>(context_, plan_.generation, serial_, sources_.empty() ? 0 : round,
                                  sources_.empty() ? 0 : sources_.begin()->second.version,
                                  std::move(commits), loan_);
-  recv_->start(std::move(parts), plan_.targets);
+  recv_->start(std::move(parts), plan_.targets, plan_.labels);
+}
+
+RecvPart Reader::part_of(std::size_t stream, std::int64_t round) {
+  const std::vector<Rank>& ranks = streams_[stream]->source.ranks;
+  RecvPart part{streams_[stream], serial_ + stream + 1, {}};
+  for (const Rank rank : ranks) part.sources.push_back(lent(sources_.at(rank)));
+  const auto verify = plan_.verify.find(ranks.front());
+  if (ranks.size() > 1 || verify == plan_.verify.end()) return part;
+  auto& digest = digests_[stream];
+  if (digest == nullptr) {
+    digest = std::make_shared<Digest>(*streams_[stream], Digest::End::target, verify->second,
+                                      plan_.targets, loan_->lender());
+  }
+  digest->begin(round);
+  part.digest = digest;
+  const Sums& sums = sources_.at(ranks.front()).sums;
+  if (sums.round == round) part.sums = sums.values;
+  return part;
 }
 
 void Reader::finish_recv() {
   // Whom one source has withdrawn it from can read it no more: the others need not wait.
   const std::int64_t round = recv_->round();
-  const bool withdrawn = recv_->outcome().status.code == Code::withdrawn;
+  const bool withdrawn = recv_->outcome().status.code == Code::withdrawn || recv_->damaged();
   if ((recv_->consumed() || withdrawn) && knows(recv_->serial())) {
     for (auto& [rank, source] : sources_) {
       if (source.view.floor > round) continue;

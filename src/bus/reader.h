@@ -28,6 +28,8 @@ struct JoinPlan {
   std::vector<plan::Stream> streams;
   std::map<Rank, fabric::Address> sources;
   std::vector<TensorView> targets;  // in the senders' order
+  std::vector<std::string> labels;  // of the tensors, for messages
+  std::map<Rank, Verify> verify;    // whose checksums are compared
 };
 
 class Reader : public std::enable_shared_from_this<Reader> {
@@ -39,6 +41,7 @@ class Reader : public std::enable_shared_from_this<Reader> {
   void replace(std::shared_ptr<Loan> loan, std::vector<TensorView> targets) {
     loan_ = std::move(loan);
     plan_.targets = std::move(targets);
+    digests_.clear();
   }
 
   // Subscribes, joins and starts at every source. Only while idle.
@@ -99,6 +102,7 @@ class Reader : public std::enable_shared_from_this<Reader> {
     SourceView view;
     std::uint64_t ticket = 0;
     std::int64_t version = 0;  // of what it offers
+    Sums sums;                 // of the round that comes
     bool swapping = false;
   };
 
@@ -107,6 +111,7 @@ class Reader : public std::enable_shared_from_this<Reader> {
   void join_all_when_ready();
   void start_when_joined();
   void start_recv(std::int64_t round);
+  RecvPart part_of(std::size_t stream, std::int64_t round);
   void swap_word(Rank rank, std::int64_t round, std::uint64_t ticket, Mark mark);
   void on_word(Rank rank, std::uint64_t serial, std::int64_t round, RoundWord word);
   void fail_joining(const std::string& why);
@@ -122,6 +127,7 @@ class Reader : public std::enable_shared_from_this<Reader> {
   std::uint64_t serial_ = 0;
   std::int64_t started_in_ = 0;
   std::vector<std::shared_ptr<const plan::Stream>> streams_;
+  std::map<std::size_t, std::shared_ptr<Digest>> digests_;  // by stream, made when needed
   std::map<Rank, SourceEnd> sources_;
   std::shared_ptr<Recv> recv_;
   std::string trouble_;

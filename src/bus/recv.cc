@@ -1,6 +1,7 @@
 #include "bus/recv.h"
 
 #include <fmt/format.h>
+#include <fmt/ranges.h>
 
 #include <chrono>
 
@@ -10,6 +11,8 @@ namespace tensorbus::bus {
 namespace {
 
 constexpr Duration patience_with_senders = std::chrono::milliseconds(500);
+// What is looked at in one step of the agent.
+constexpr std::int64_t digested_at_once = std::int64_t{8} << 20;
 constexpr const char* undefined = "; the tensors' contents are undefined until the next recv";
 
 }  // namespace
@@ -26,7 +29,9 @@ Recv::Recv(Context& context, std::int64_t generation, std::uint64_t serial, std:
   outcome_.version = version;
 }
 
-void Recv::start(std::vector<RecvPart> parts, const std::vector<TensorView>& targets) {
+void Recv::start(std::vector<RecvPart> parts, const std::vector<TensorView>& targets,
+                 const std::vector<std::string>& labels) {
+  labels_ = labels;
   state_ = next(state_, RecvEvent::all_offered).value();
   context_.at(Step::reading);
   parts_ = std::move(parts);
@@ -49,7 +54,53 @@ void Recv::start(std::vector<RecvPart> parts, const std::vector<TensorView>& tar
            RecvEvent::failed);
     }
   }
-  if (state_ == RecvState::reading && left_ == 0) commit();
+  if (state_ == RecvState::reading && left_ == 0) check_or_commit();
+}
+
+void Recv::check_or_commit() {
+  checked_ = 0;
+  step();
+}
+
+void Recv::step() {
+  if (!checks()) return;
+  std::int64_t left = digested_at_once;
+  while (*checked_ < parts_.size()) {
+    const RecvPart& part = parts_[*checked_];
+    try {
+      while (part.digest != nullptr && !part.digest->done()) {
+        if (left <= 0) return;
+        left -= part.digest->step_bytes();
+        part.digest->step();
+      }
+      compare(part);
+    } catch (const Error& error) {
+      return fail({error.code(), fmt::format("round {}: {}{}", round_, error.what(), undefined)},
+                  RecvEvent::failed);
+    }
+    ++*checked_;
+  }
+  commit();
+}
+
+void Recv::compare(const RecvPart& part) {
+  if (part.digest == nullptr || part.digest->sums() == part.sums) return;
+  damaged_ = true;
+  const Rank from = part.stream->source.ranks.front();
+  if (part.sums.size() != part.digest->sums().size()) {
+    throw Error(Code::failed, fmt::format("rank {} sent no checksums, and rank {} wants them", from,
+                                          context_.rank));
+  }
+  std::vector<std::string> wrong;
+  for (std::size_t at = 0; at < part.sums.size(); ++at) {
+    if (part.sums[at] == part.digest->sums()[at]) continue;
+    wrong.push_back(labels_.at(part.stream->parts[at].tensor));
+  }
+  throw Error(
+      Code::failed,
+      fmt::format("what rank {} has read from rank {} is not what was offered, in {}: the "
+                  "sender changed it before the round was over, or it was damaged on the way",
+                  context_.rank, from, fmt::join(wrong, ", ")));
 }
 
 void Recv::on_read(std::size_t part, const fabric::Completion& completion) {
@@ -79,7 +130,7 @@ void Recv::on_read(std::size_t part, const fabric::Completion& completion) {
   if (state_ == RecvState::draining) {
     state_ = next(state_, RecvEvent::drained).value();
   } else if (state_ == RecvState::reading) {
-    commit();
+    check_or_commit();
   }
 }
 

@@ -8,6 +8,7 @@
 #include <vector>
 
 #include "bus/context.h"
+#include "bus/digest.h"
 #include "bus/loan.h"
 #include "bus/round.h"
 
@@ -18,6 +19,8 @@ struct RecvPart {
   std::shared_ptr<const plan::Stream> stream;
   std::uint64_t number = 0;
   std::vector<fabric::Source> sources;
+  std::shared_ptr<Digest> digest{};   // of what was read; none: it is not checked
+  std::vector<std::uint64_t> sums{};  // what the source says it must be
 };
 // One source's word.
 struct RecvCommit {
@@ -32,7 +35,14 @@ class Recv : public std::enable_shared_from_this<Recv> {
   Recv(Context& context, std::int64_t generation, std::uint64_t serial, std::int64_t round,
        std::int64_t version, std::vector<RecvCommit> commits, std::shared_ptr<Loan> loan);
 
-  void start(std::vector<RecvPart> parts, const std::vector<TensorView>& targets);
+  // `labels` name the tensors by position in the batch.
+  void start(std::vector<RecvPart> parts, const std::vector<TensorView>& targets,
+             const std::vector<std::string>& labels);
+  // Compares a little of what was read with what was offered; again soon while checks() is true.
+  void step();
+  bool checks() const noexcept { return state_ == RecvState::reading && checked_.has_value(); }
+  // What was read is not what was offered.
+  bool damaged() const noexcept { return damaged_; }
 
   std::uint64_t serial() const noexcept { return serial_; }
   std::int64_t round() const noexcept { return round_; }
@@ -59,6 +69,8 @@ class Recv : public std::enable_shared_from_this<Recv> {
  private:
   void fail(Status why, RecvEvent event);
   void on_read(std::size_t part, const fabric::Completion& completion);
+  void check_or_commit();
+  void compare(const RecvPart& part);
   void commit();
   void on_committed(std::size_t at, const fabric::Completion& completion);
   void settle();
@@ -76,6 +88,9 @@ class Recv : public std::enable_shared_from_this<Recv> {
   std::vector<RecvPart> parts_;
   std::vector<std::optional<fabric::OpId>> running_;
   std::size_t left_ = 0;
+  std::vector<std::string> labels_;
+  std::optional<std::size_t> checked_;  // parts, once all is read
+  bool damaged_ = false;
   std::size_t committed_ = 0;
   bool consumed_ = false;
   TimePoint explained_by_ = TimePoint::min();

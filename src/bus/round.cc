@@ -76,7 +76,8 @@ Outcome send_outcome(std::int64_t round, const std::map<Rank, Ending>& endings, 
     outcome.status = {
         Code::failed,
         fmt::format("round {}: reader rank {} did not read it: another of its senders "
-                    "had withdrawn the round (or both sides were sending)",
+                    "had withdrawn the round, or it found other bytes than were offered (or both "
+                    "sides were sending)",
                     round, fmt::join(failed, ", "))};
   }
   return outcome;

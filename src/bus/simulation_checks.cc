@@ -163,6 +163,7 @@ std::vector<std::string> Checks::on_message(const fabric::Identity& from,
   AgentMessage message = decode_agent_message(bytes);
   const bool asks = !std::holds_alternative<Subscribed>(message.body) &&
                     !std::holds_alternative<Joined>(message.body) &&
+                    !std::holds_alternative<Sums>(message.body) &&
                     !std::holds_alternative<Offer>(message.body) &&
                     !std::holds_alternative<Over>(message.body);
   if (asks) count_join({rank_of(to), rank_of(from)}, message);

@@ -184,6 +184,7 @@ void User::enlist() {
   command.batch = "b";
   registration_ = command.registration = world_.cluster.random();
   command.chunk_bytes = 16;
+  command.verify = static_cast<Verify>(registration_ % 3);
   command.items = {{"p", "", Dtype::int64, local, plan::contiguous_strides(local), std::nullopt}};
   world_.say("rank {}: register_tensors, for the {}. time", rank_, life_);
   world_.checks.note_registration(registration_, {rank_, life_});

@@ -8,6 +8,8 @@ namespace tensorbus::bus {
 namespace {
 
 constexpr Duration patience_with_joiners = std::chrono::seconds(1);
+// What is looked at in one step of the agent.
+constexpr std::int64_t digested_at_once = std::int64_t{8} << 20;
 
 }  // namespace
 
@@ -27,8 +29,8 @@ RoundWord Source::settle(Subscription& subscription, Mark mark) {
   return unpack(seen);
 }
 
-void Source::subscribe(const LinkPtr& link, std::uint64_t serial, Rank reader,
-                       std::uint64_t region) {
+void Source::subscribe(const LinkPtr& link, std::uint64_t serial, Rank reader, std::uint64_t region,
+                       std::unique_ptr<Digest> digest) {
   if (subscriptions_.contains(serial)) return;
   for (auto each = subscriptions_.begin(); each != subscriptions_.end();) {
     const auto& [old, subscription] = *each++;
@@ -38,6 +40,7 @@ void Source::subscribe(const LinkPtr& link, std::uint64_t serial, Rank reader,
     Subscription subscription;
     subscription.link = link;
     subscription.reader = reader;
+    subscription.digest = std::move(digest);
     subscription.word = context_.fabric.make_word(*link->peer(), pack(RoundWord{}));
     const Subscribed answer{{}, region, subscription.word.number};
     subscriptions_.emplace(serial, std::move(subscription));
@@ -89,6 +92,33 @@ bool Source::has_started(Rank reader) const {
   });
 }
 
+bool Source::prepare(std::int64_t round) {
+  std::int64_t left = digested_at_once;
+  for (auto& [serial, subscription] : subscriptions_) {
+    Digest* digest = subscription.digest.get();
+    if (digest == nullptr || !subscription.joined || subscription.start > round) continue;
+    if (digest->round() != round) digest->begin(round);
+    while (!digest->done()) {
+      if (left <= 0) return false;
+      left -= digest->step_bytes();
+      digest->step();
+    }
+  }
+  return true;
+}
+
+void Source::send_sums(const Subscription& subscription, std::uint64_t serial) {
+  const std::vector<std::uint64_t>& all = subscription.digest->sums();
+  for (std::size_t first = 0; first < all.size(); first += most_sums) {
+    const std::size_t end = std::min(all.size(), first + most_sums);
+    context_.links.send(*subscription.link, generation_, serial,
+                        Sums{open_->round,
+                             first,
+                             {all.begin() + static_cast<std::ptrdiff_t>(first),
+                              all.begin() + static_cast<std::ptrdiff_t>(end)}});
+  }
+}
+
 void Source::open(std::int64_t round, std::uint64_t ticket, std::int64_t version) {
   open_ = Open{round, {}};
   context_.at(Step::offered);
@@ -97,6 +127,7 @@ void Source::open(std::int64_t round, std::uint64_t ticket, std::int64_t version
     if (!subscription.joined || subscription.start > round) continue;
     subscription.in_round = true;
     subscription.counts_since = context_.now;
+    if (subscription.digest != nullptr) send_sums(subscription, serial);
     subscription.word.value->store(pack(RoundWord{Mark::offered, round}),
                                    std::memory_order_release);
     context_.links.send(*subscription.link, generation_, serial, Offer{round, ticket, version});

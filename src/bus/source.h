@@ -3,11 +3,13 @@
 
 #include <cstdint>
 #include <map>
+#include <memory>
 #include <optional>
 #include <set>
 #include <string>
 
 #include "bus/context.h"
+#include "bus/digest.h"
 #include "bus/round.h"
 
 namespace tensorbus::bus {
@@ -24,12 +26,17 @@ class Source {
   bool knows(std::uint64_t serial) const { return subscriptions_.contains(serial); }
 
   // Answers with the region and a word of its own. An older subscription of the same reader ends.
-  void subscribe(const LinkPtr& link, std::uint64_t serial, Rank reader, std::uint64_t region);
+  // `digest` makes the checksums that it wants, if it does.
+  void subscribe(const LinkPtr& link, std::uint64_t serial, Rank reader, std::uint64_t region,
+                 std::unique_ptr<Digest> digest);
   void on_message(const LinkPtr& link, const AgentMessage& message);
   void on_lost(const Link& link);
 
   bool has_started(Rank reader) const;
 
+  // Makes the checksums of a round that is about to be opened; false while there is more to do:
+  // then again soon. Error as Digest's.
+  bool prepare(std::int64_t round);
   // Offers a round to all who have joined by now. The caller has checked the gate.
   void open(std::int64_t round, std::uint64_t ticket, std::int64_t version);
   bool is_open() const noexcept { return open_.has_value(); }
@@ -55,6 +62,7 @@ class Source {
     LinkPtr link;
     Rank reader = 0;
     fabric::Word word;
+    std::unique_ptr<Digest> digest{};
     bool joined = false;
     bool started = false;
     std::int64_t start = 0;
@@ -69,6 +77,7 @@ class Source {
   static RoundWord word_of(const Subscription& subscription);
   // Out of offered, by compare-and-swap; the word it is at afterwards.
   static RoundWord settle(Subscription& subscription, Mark mark);
+  void send_sums(const Subscription& subscription, std::uint64_t serial);
   void note_ending(Subscription& subscription, bool lost);
   void end_subscription(std::uint64_t serial, const std::string& why, bool tell);
   void say_over(const Subscription& subscription, std::uint64_t serial, const std::string& why);
