@@ -236,24 +236,20 @@ void Batch::step() {
 void Batch::step_send(Queued& send) {
   if (!send.running) {
     if (source_ == nullptr || closing_) return;
-    if (!loan_->gate().open(send.ticket)) {
+    const auto refuse = [&](Status why) {
       Outcome outcome;
       outcome.round = send.round;
-      outcome.status = {Code::cancelled, "the worker took its memory back before the round began"};
+      outcome.status = std::move(why);
       complete(send.id, std::move(outcome));
       queue_.pop_front();
-      return;
+    };
+    if (!loan_->gate().open(send.ticket)) {
+      return refuse({Code::cancelled, "the worker took its memory back before the round began"});
     }
     try {
       preparing_ = !source_->prepare(send.round);
     } catch (const Error& error) {
-      preparing_ = false;
-      Outcome outcome;
-      outcome.round = send.round;
-      outcome.status = error.status();
-      complete(send.id, std::move(outcome));
-      queue_.pop_front();
-      return;
+      return refuse(error.status());
     }
     if (preparing_) return;
     source_->open(send.round, send.ticket, send.version.value_or(0));

@@ -351,7 +351,7 @@ Batch::Taken Batch::subscribe(const LinkPtr& link, const AgentMessage& message) 
     const Passage passage = make_passage(*own_, *found.group, wish.reader);
     if (passage.fingerprint != wish.fingerprint) return Taken::later;
     const auto streams = plan::read_streams(passage.plans, wish.reader, reader->chunk_bytes);
-    std::unique_ptr<Digest> digest;
+    std::shared_ptr<Digest> digest;
     for (std::size_t at = 0; at < streams.size(); ++at) {
       if (std::ranges::find(streams[at].source.ranks, key_.rank) ==
           streams[at].source.ranks.end()) {
@@ -360,7 +360,9 @@ Batch::Taken Batch::subscribe(const LinkPtr& link, const AgentMessage& message) 
       region_->serve(message.serial + at + 1, streams[at]);
       const Verify verify = std::max(record_.verify, reader->verify);
       if (verify == Verify::off || streams[at].source.reduces()) continue;
-      digest = std::make_unique<Digest>(streams[at], Digest::End::source, verify, ordered(*own_),
+      digest = source_->find_digest(streams[at], verify);
+      if (digest != nullptr) continue;
+      digest = std::make_shared<Digest>(streams[at], Digest::End::source, verify, ordered(*own_),
                                         loan_->lender());
     }
     source_->subscribe(link, message.serial, wish.reader, region_->number(), std::move(digest));

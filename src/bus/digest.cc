@@ -64,6 +64,12 @@ Digest::Digest(const plan::Stream& stream, End end, Verify verify,
 
 Digest::~Digest() = default;
 
+bool Digest::serves(const plan::Stream& stream, Verify verify) const {
+  const plan::Stream other = in_target_type(stream);
+  return verify == verify_ && other.chunk_bytes == stream_.chunk_bytes &&
+         other.parts == stream_.parts;
+}
+
 void Digest::begin(std::int64_t round) {
   round_ = round;
   next_chunk_ = 0;

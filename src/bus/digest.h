@@ -1,4 +1,4 @@
-// Checksums of what one reader gets from one source, tensor by tensor: the source makes them from
+// Checksums of what a reader gets from one source, tensor by tensor: the source makes them from
 // its memory before it offers a round, the reader from its own after it has read.
 #pragma once
 
@@ -31,6 +31,9 @@ class Digest {
   ~Digest();
   Digest(const Digest&) = delete;
   Digest& operator=(const Digest&) = delete;
+
+  // Whether another reader's checksums would be the same.
+  bool serves(const plan::Stream& stream, Verify verify) const;
 
   void begin(std::int64_t round);
   // About one chunk; false once there is none left. Error as Lender's.

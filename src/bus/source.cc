@@ -30,7 +30,7 @@ RoundWord Source::settle(Subscription& subscription, Mark mark) {
 }
 
 void Source::subscribe(const LinkPtr& link, std::uint64_t serial, Rank reader, std::uint64_t region,
-                       std::unique_ptr<Digest> digest) {
+                       std::shared_ptr<Digest> digest) {
   if (subscriptions_.contains(serial)) return;
   for (auto each = subscriptions_.begin(); each != subscriptions_.end();) {
     const auto& [old, subscription] = *each++;
@@ -90,6 +90,14 @@ bool Source::has_started(Rank reader) const {
   return std::ranges::any_of(subscriptions_, [&](const auto& entry) {
     return entry.second.reader == reader && entry.second.started;
   });
+}
+
+std::shared_ptr<Digest> Source::find_digest(const plan::Stream& stream, Verify verify) const {
+  for (const auto& [serial, subscription] : subscriptions_) {
+    const auto& digest = subscription.digest;
+    if (digest != nullptr && digest->serves(stream, verify)) return digest;
+  }
+  return nullptr;
 }
 
 bool Source::prepare(std::int64_t round) {

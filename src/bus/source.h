@@ -28,7 +28,9 @@ class Source {
   // Answers with the region and a word of its own. An older subscription of the same reader ends.
   // `digest` makes the checksums that it wants, if it does.
   void subscribe(const LinkPtr& link, std::uint64_t serial, Rank reader, std::uint64_t region,
-                 std::unique_ptr<Digest> digest);
+                 std::shared_ptr<Digest> digest);
+  // One that another reader uses, if it would be the same.
+  std::shared_ptr<Digest> find_digest(const plan::Stream& stream, Verify verify) const;
   void on_message(const LinkPtr& link, const AgentMessage& message);
   void on_lost(const Link& link);
 
@@ -62,7 +64,7 @@ class Source {
     LinkPtr link;
     Rank reader = 0;
     fabric::Word word;
-    std::unique_ptr<Digest> digest{};
+    std::shared_ptr<Digest> digest{};
     bool joined = false;
     bool started = false;
     std::int64_t start = 0;
