@@ -90,7 +90,10 @@ Fd connect_unix(const std::string& name) {
   Fd socket = new_socket();
   if (::connect(socket.get(), reinterpret_cast<const sockaddr*>(&remote.address), remote.size) !=
       0) {
-    throw Error(Code::unreachable, errno_message("cannot connect to its Unix socket", errno));
+    const bool nobody_listens = errno == ECONNREFUSED;
+    std::string message = errno_message("cannot connect to its Unix socket", errno);
+    if (nobody_listens) message += "; the process has died or closed it";
+    throw Error(Code::unreachable, message);
   }
   return socket;
 }
