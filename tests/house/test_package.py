@@ -21,6 +21,12 @@ def test_import_needs_no_heavy_package():
     subprocess.run([sys.executable, "-c", code], check=True, timeout=30)
 
 
+def test_import_without_ray_says_what_to_install():
+    code = "import sys; sys.modules['ray'] = None; import tensorbus.ray"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=30)
+    assert "ImportError: tensorbus.ray needs Ray: pip install 'ray>=2.60" in done.stderr
+
+
 def test_import_is_quick():
     """No threads, no network, nothing that a library's import should not do."""
     code = "import threading, tensorbus.kvstore; assert threading.active_count() == 1"

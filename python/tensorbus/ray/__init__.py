@@ -5,6 +5,11 @@
 >>> @ray.method(tensor_transport="TENSORBUS")
 """
 
+try:
+    import ray as _ray  # noqa: F401
+except ImportError as error:
+    raise ImportError("tensorbus.ray needs Ray: pip install 'ray>=2.60,<2.61'") from error
+
 from tensorbus.ray.agent_group import AgentGroup, agents, client
 from tensorbus.ray.registration import register, setup_hook
 from tensorbus.ray.transport import TensorBusMetadata, TensorBusTransport, put_frozen, stats
