@@ -230,7 +230,6 @@ def test_numpy_is_asked_for(start_worker):
 
 
 @pytest.mark.proves("R13")
-@pytest.mark.skipif(elsewhere(), reason="agents of one host")
 def test_actors_get_agents_and_lose_them(source, sink, other_sink):
     with tensorbus.ray.agents([source, sink]):
         assert ray.get([source.agent_rank.remote(), sink.agent_rank.remote()]) == [0, 1]
@@ -243,6 +242,31 @@ def test_actors_get_agents_and_lose_them(source, sink, other_sink):
     with pytest.raises(RuntimeError, match="has no agent"):
         ray.get(sink.agent_rank.remote())
     with StoreServer(port=0) as server, tensorbus.ray.agents([sink], store=server.url):
+        assert ray.get(sink.agent_rank.remote()) == 0
+
+
+@pytest.mark.proves("R13")
+def test_the_bus_moves_a_tensor_between_actors(source, sink):
+    with tensorbus.ray.agents([source, sink]):
+        joining = [
+            source.join_bus.remote("from", "to", [1.0, 2.0, 3.0]),
+            sink.join_bus.remote("to", "from", [0.0, 0.0, 0.0]),
+        ]
+        ray.get(joining)
+        sending = source.transfer.remote("send")
+        assert ray.get(sink.transfer.remote("recv")) == [1.0, 2.0, 3.0]
+        ray.get(sending)
+
+
+@pytest.mark.proves("R13")
+def test_agents_for_whoever_cannot_have_one(source, sink):
+    with pytest.raises(TypeError, match="rank 1 is 5, not an actor"):
+        tensorbus.ray.agents([sink, 5])
+    with pytest.raises(ValueError, match="rank 2 is the actor of rank 0"):
+        tensorbus.ray.agents([sink, source, sink])
+    with pytest.raises(ValueError, match="it has no scheme"):
+        tensorbus.ray.agents([sink], store="nonsense")
+    with tensorbus.ray.agents([sink]):
         assert ray.get(sink.agent_rank.remote()) == 0
 
 
@@ -279,6 +303,8 @@ def test_the_contract_with_ray():
     assert transport.extract_tensor_transport_metadata("none", []).tensor_meta == []
     with pytest.raises(NotImplementedError):
         transport.send_multiple_tensors([], meta, None)
+    with pytest.raises(ValueError, match=r"tensor 0 is torch\.sparse_coo; pass to_dense"):
+        transport.extract_tensor_transport_metadata("sparse", [torch.eye(2).to_sparse()])
     with pytest.raises(TypeError, match=r"TENSORBUS .*TENSORBUS_NUMPY .*not builtins\.str"):
         transport.extract_tensor_transport_metadata("jax", ["like a jax array"])
     with pytest.raises(ValueError, match="tensor 1 is on meta"):

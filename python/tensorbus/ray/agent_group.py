@@ -7,9 +7,11 @@ from collections.abc import Sequence
 from typing import Any
 
 import ray
+from ray.actor import ActorHandle
 
 from tensorbus.client import TensorBusClient
 from tensorbus.kvstore import CoreStore, StoreServer, connect
+from tensorbus.ray.process import on_network
 
 _joined: tuple[str, TensorBusClient, CoreStore] | None = None  # in an actor: of which group
 
@@ -30,15 +32,12 @@ class AgentGroup:
         self._server = server
 
     def close(self, timeout: float = 30.0) -> None:
-        """Closes every client and its agent, those of dead actors excepted, and the store if it is
-        this group's own."""
+        """Closes every client and its agent, and the store if it is this group's own. Agents of
+        actors that are dead, or busy for all of the time, end with their actors."""
         leaving = [actor.__ray_call__.remote(_leave, self.namespace) for actor in self.actors]
         self.actors = []
-        for ref in leaving:
-            try:
-                ray.get(ref, timeout=timeout)
-            except ray.exceptions.RayError:
-                continue  # it is dead, or busy: its agent ends with it
+        if leaving:
+            ray.wait(leaving, num_returns=len(leaving), timeout=timeout)
         if self._server is not None:
             self._server.stop()
             self._server = None
@@ -62,6 +61,11 @@ def agents(
     Both sides of every pair belong to one group. ``store`` is the URL of a store that all of them
     reach; without it this process serves one, with a random token, as long as the group is open.
     """
+    for rank, actor in enumerate(actors):
+        if not isinstance(actor, ActorHandle):
+            raise TypeError(f"rank {rank} is {actor!r:.100}, not an actor")
+        if actor in actors[:rank]:
+            raise ValueError(f"rank {rank} is the actor of rank {actors.index(actor)}: one each")
     token = None
     server = None
     if store is None:
@@ -72,24 +76,32 @@ def agents(
     space = namespace or f"ray-{secrets.token_hex(8)}"
     group = AgentGroup(actors, space, server)
     joining = [
-        actor.__ray_call__.remote(_join, store, rank, space, token)
+        # In half of the time, so that its reason is heard.
+        actor.__ray_call__.remote(_join, store, rank, space, token, timeout / 2)
         for rank, actor in enumerate(actors)
     ]
     try:
-        ray.get(joining, timeout=timeout)
+        _, late = ray.wait(joining, num_returns=len(joining), timeout=timeout)
+        ray.get([ref for ref in joining if ref not in late])
+        if late:
+            ranks = [joining.index(ref) for ref in late]
+            raise TimeoutError(f"the actors of ranks {ranks} did not answer in {timeout:g} s")
     except BaseException:
-        group.close()
+        group.close(timeout=5.0)
         raise
     return group
 
 
-def _join(_: Any, url: str, rank: int, namespace: str, token: str | None) -> None:
+def _join(_: Any, url: str, rank: int, namespace: str, token: str | None, timeout: float) -> None:
     global _joined
     if _joined is not None:
         raise RuntimeError("this actor has an agent already; close the group that it belongs to")
-    store = connect(url, namespace=namespace, token=token)
+    store = connect(url, namespace=namespace, token=token, timeout=timeout)
     try:
-        _joined = namespace, TensorBusClient.embedded(store, rank, namespace), store
+        client = on_network(
+            lambda bind: TensorBusClient.embedded(store, rank, namespace, bind=bind)
+        )
+        _joined = namespace, client, store
     except BaseException:
         store.close()
         raise

@@ -8,7 +8,8 @@ import queue
 import threading
 import weakref
 from collections import OrderedDict
-from typing import Any
+from collections.abc import Callable
+from typing import Any, TypeVar
 
 import ray
 from ray.exceptions import RayDirectTransportError
@@ -17,6 +18,8 @@ from tensorbus import _core, pool
 from tensorbus.endpoint import Endpoint, Read
 
 logger = logging.getLogger("tensorbus")
+
+T = TypeVar("T")
 
 # Aborts of receives that have not begun are remembered, so many of them.
 MOST_ABORTED = 10_000
@@ -43,7 +46,7 @@ class Process:
                 self._endpoint = None
                 self._exposed.clear()
             if self._endpoint is None:
-                self._endpoint = _make_endpoint()
+                self._endpoint = on_network(lambda bind: Endpoint(name=_name(), bind=bind))
                 self._session = session
                 self._releases = queue.SimpleQueue()
                 threading.Thread(
@@ -172,12 +175,13 @@ def _name() -> str:
     return f"Ray actor {context.get_actor_name() or actor}"
 
 
-def _make_endpoint() -> Endpoint:
+def on_network(make: Callable[[str], T]) -> T:
+    """Made with the address of this node; without one, for this host only, if that cannot be."""
     bind = _core.variable("TENSORBUS_BIND")
     if bind is None:
         bind = ray.util.get_node_ip_address()  # type: ignore[no-untyped-call]
     try:
-        return Endpoint(name=_name(), bind=bind)
+        return make(bind)
     except (RuntimeError, ValueError) as error:
-        logger.warning("no network: refs of other nodes cannot be read: %s", error)
-        return Endpoint(name=_name(), bind="")
+        logger.warning("no network, other nodes cannot be reached: %s", error)
+        return make("")

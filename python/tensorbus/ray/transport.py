@@ -91,6 +91,8 @@ class TensorBusTransport(TensorTransportManager):
             raise ValueError(
                 f"tensor {index} is on {tensor.device}; {self.NAME} moves tensors in CPU memory"
             )
+        if tensor.layout != torch.strided:
+            raise ValueError(f"tensor {index} is {tensor.layout}; pass to_dense()")
         return tensor.shape, tensor.dtype
 
     def garbage_collect(
