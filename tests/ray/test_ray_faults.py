@@ -7,13 +7,12 @@ import signal
 import tempfile
 import time
 from contextlib import contextmanager
-from pathlib import Path
 
 import pytest
 import ray
 import tensorbus.ray
 import torch
-from processes import eventually
+from processes import eventually, is_stopped
 from ray_cluster import SETTINGS, elsewhere, metadata
 
 pytestmark = [
@@ -23,8 +22,7 @@ pytestmark = [
 ]
 
 BIG = "torch.ones(60_000_000)"
-# The spec says 2 s; the rest is for a machine that does other things too.
-NAMED_WITHIN = 5.0
+NAMED_WITHIN = 2.0  # seconds after the death, or after the call if that comes later
 
 
 def still_receives(worker):
@@ -40,8 +38,7 @@ def has_ended(pid):
 def stopped(pid):
     """All processes of these tests are on this machine, whatever their node."""
     os.kill(pid, signal.SIGSTOP)
-    status = Path(f"/proc/{pid}/stat")
-    eventually(lambda: status.read_text().rpartition(")")[2].split()[0] == "T", "it to stop")
+    eventually(lambda: is_stopped(pid), "it to stop")
     try:
         yield
     finally:
@@ -49,23 +46,29 @@ def stopped(pid):
 
 
 @pytest.mark.proves("R6")
-def test_a_dead_source_is_named_soon(start_worker, sink):
-    source = start_worker("there", name="the_source_that_dies")
+@pytest.mark.parametrize("met_before", [True, False])
+def test_a_dead_source_is_named_soon(start_worker, sink, met_before):
+    name = f"the_source_that_dies_{met_before}"
+    source = start_worker("there", name=name)
     refs = ray.get(source.put.remote(BIG))
     ref = source.make.remote(BIG)
     pid = ray.get(source.pid.remote())
     meta = metadata(ref)
+    transport = tensorbus.ray.TensorBusTransport()
+    assert still_receives(sink)  # the endpoint of this process runs
+    if met_before:
+        transport.recv_multiple_tensors("alive", meta, None)
     ray.kill(source)
     eventually(lambda: has_ended(pid), "the source to die")
-    transport = tensorbus.ray.TensorBusTransport()
-    started = time.monotonic()
-    with pytest.raises(ray.exceptions.RayDirectTransportError, match="the_source_that_dies"):
+    called = time.monotonic()
+    with pytest.raises(ray.exceptions.RayDirectTransportError, match=name):
         transport.recv_multiple_tensors("dead", meta, None)
-    assert time.monotonic() - started < NAMED_WITHIN
-    # Ray's own knowledge of the death may come first.
-    outcome, seconds = ray.get(sink.timed_get.remote(refs, 20))
-    assert "the_source_that_dies" in outcome or "DiedError" in outcome
-    assert seconds < NAMED_WITHIN
+    assert time.monotonic() - called < NAMED_WITHIN
+    with pytest.raises(ray.exceptions.RayDirectTransportError, match=name):
+        ray.get(sink.sums.remote(ref), timeout=20)
+    # The owner of this ref died too. Ray finds that out in its own time, perhaps before us.
+    outcome, _ = ray.get(sink.timed_get.remote(refs, 20))
+    assert name in outcome or "OwnerDiedError" in outcome
     assert still_receives(sink)
 
 
@@ -79,13 +82,17 @@ def test_a_source_killed_during_the_read(start_worker, sink):
     fetch = transport.fetch_multiple_tensors("killed", meta, None)
     eventually(lambda: fetch.read.path, "the first bytes", pause=0.001)
     os.kill(pid, signal.SIGKILL)
+    killed = time.monotonic()
     try:
         (tensor,) = transport.wait_fetch_complete(fetch, timeout=20)
-        outcome = str(tensor.sum().item())
+        outcome = None
     except ray.exceptions.RayDirectTransportError as error:
         outcome = str(error)
-    # Unless the last bytes were faster.
-    assert "the_source_in_midstream" in outcome or outcome == "250000000.0"
+    assert time.monotonic() - killed < NAMED_WITHIN
+    if outcome is None:  # the last bytes were faster
+        assert tensor.sum().item() == 250_000_000.0
+    else:
+        assert "the_source_in_midstream" in outcome
     assert still_receives(sink)
 
 
@@ -125,7 +132,7 @@ def test_a_short_timeout_on_a_stopped_source(start_worker, sink):
     with stopped(ray.get(source.pid.remote())):
         outcome, seconds = ray.get(sink.timed_get.remote(refs, 1.0))
         assert "GetTimeoutError" in outcome
-        assert seconds < 1.0 + NAMED_WITHIN
+        assert seconds < 5.0  # the read itself would be given up after six
         transport = tensorbus.ray.TensorBusTransport()
         fetch = transport.fetch_multiple_tensors("stopped", meta, None)
         with pytest.raises(TimeoutError):
