@@ -4,6 +4,7 @@
 #include <sys/stat.h>
 
 #include <algorithm>
+#include <atomic>
 #include <bit>
 #include <map>
 #include <mutex>
@@ -60,8 +61,25 @@ struct Pool::State {
     Segment segment{next_segment++, os::sealed_memfd("tensorbus pool", bytes), {}};
     segment.memory = os::map(segment.file, bytes, true, true);
     std::byte* address = segment.memory.data();
+    widen(segment.memory);
     reserved += bytes;
     return segments.emplace(address, std::move(segment)).first->second;
+  }
+
+  // Locked.
+  void widen(const os::Mapping& memory) noexcept {
+    const auto first = reinterpret_cast<std::uintptr_t>(memory.data());
+    lowest.store(std::min(lowest.load(std::memory_order_relaxed), first),
+                 std::memory_order_relaxed);
+    end.store(std::max(end.load(std::memory_order_relaxed), first + memory.size()),
+              std::memory_order_relaxed);
+  }
+  // Outside of all segments, as far as can be said without the lock. Whoever asks about memory of a
+  // segment was given it after the segment was added.
+  bool surely_outside(const std::byte* data) const noexcept {
+    const auto address = reinterpret_cast<std::uintptr_t>(data);
+    return address < lowest.load(std::memory_order_relaxed) ||
+           address >= end.load(std::memory_order_relaxed);
   }
 
   // A segment with room for a shared block that was never lent.
@@ -149,8 +167,10 @@ struct Pool::State {
   const PoolOptions options;
   const unsigned generation = os::fork_generation();
   mutable std::mutex mutex;
-  std::map<std::byte*, Segment> segments;  // by address
-  std::map<std::byte*, Lent> blocks;       // that are lent, by address
+  std::map<std::byte*, Segment> segments;           // by address
+  std::atomic<std::uintptr_t> lowest{UINTPTR_MAX};  // of all segments that ever were
+  std::atomic<std::uintptr_t> end{0};
+  std::map<std::byte*, Lent> blocks;  // that are lent, by address
   std::map<std::size_t, std::vector<std::byte*>> free_blocks;
   std::map<Adopted, std::weak_ptr<std::byte>> adopted;
   Segment* open = nullptr;
@@ -189,9 +209,9 @@ std::shared_ptr<void> Pool::keep(const void* data) {
 }
 
 std::optional<Place> Pool::find(const void* data, std::size_t bytes) const {
-  if (state_->forked()) return std::nullopt;
-  const std::lock_guard lock(state_->mutex);
   const auto* first = static_cast<const std::byte*>(data);
+  if (state_->forked() || state_->surely_outside(first)) return std::nullopt;
+  const std::lock_guard lock(state_->mutex);
   const State::Segment* segment = state_->segment_at(first);
   if (segment == nullptr) return std::nullopt;
   const auto offset = static_cast<std::size_t>(first - segment->memory.data());
@@ -221,6 +241,7 @@ std::shared_ptr<std::byte> Pool::adopt(os::Fd file) {
   }
   os::Mapping memory = os::map(file, size, writable, true);
   std::byte* const first = memory.data();
+  state_->widen(memory);
   state_->segments.emplace(first, State::Segment{state_->next_segment++, std::move(file),
                                                  std::move(memory), 1, size, true});
   std::shared_ptr<std::byte> held(

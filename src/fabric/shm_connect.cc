@@ -56,6 +56,7 @@ ShmCore::~ShmCore() {
   }
   // Readings give their slots back to peers, which must still be there.
   operations_.clear();
+  for (const auto& [serial, peer] : peers_) peer->fabric = nullptr;
   polled_.clear();
   peers_.clear();
   for (const int fd : {epoll_.get(), listener_.get(), doorbell_.get()}) os::forget_in_children(fd);
@@ -80,6 +81,7 @@ ShmCore::PeerPtr ShmCore::add_peer(ShmPeer::Stage stage, Identity identity, os::
   const std::uint64_t serial = ++last_serial_;
   auto peer =
       std::make_shared<ShmPeer>(serial, stage, std::move(identity), std::move(socket), deadline);
+  peer->fabric = this;
   peers_[serial] = peer;
   peers_changed_ = true;
   if (peer->socket()) watch_descriptor(peer->socket().get(), socket_tag(*peer));

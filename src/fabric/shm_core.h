@@ -62,6 +62,8 @@ class ShmCore final : public Fabric {
   };
 
   // shm_fabric.cc
+  // Error(peer_lost) if it is not up, or not ours.
+  const ShmPeer& connected(const Peer& peer) const;
   PeerPtr usable(const Peer& peer) const;
   std::atomic<std::uint64_t>& word_of(const Peer& peer, std::uint32_t word) const;
   void start(OpId id, Operation operation);

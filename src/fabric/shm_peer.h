@@ -79,6 +79,7 @@ class ShmPeer final : public Peer {
   void ring_doorbell() noexcept;
 
   const std::uint64_t serial;
+  const Fabric* fabric = nullptr;  // whose it is, while that is there
   Stage stage;
   const Deadline deadline;  // of the handshake
 
