@@ -36,7 +36,7 @@ class Liar final : private Node::Client {
                     wire::Landing{key(dice), place(dice), number(dice), place(dice)});
       case 3:
         return send(wire::Kind::answer,
-                    wire::Answer{number(dice), 1, 2, 3, 4, dice.below(2) * number(dice)});
+                    wire::Answer{number(dice), {1, 2, 3, 4}, dice.below(2) * number(dice)});
       case 4:
         return send(wire::Kind::slot, wire::Slot{slot_size(dice.byte()), place(dice), 0});
       case 5:
@@ -53,34 +53,30 @@ class Liar final : private Node::Client {
  private:
   template <typename Body>
   void send(wire::Kind kind, const Body& body) {
-    wire::start(message_, kind);
-    wire::put(message_, body);
-    link_->send(message_);
+    message_.start(kind);
+    message_.put(body);
+    link_->send(message_.bytes());
   }
   void request(Dice& dice) {
-    wire::start(message_, wire::Kind::request);
-    const auto pushes = static_cast<std::uint32_t>(dice.below(3));
-    const auto pulls = static_cast<std::uint32_t>(dice.below(3));
-    wire::put(message_, wire::RequestHead{++requests_, static_cast<std::uint32_t>(dice.below(3)),
-                                          pushes, pulls, 0});
-    for (std::uint32_t i = 0; i < pushes; ++i) {
-      const auto dims = static_cast<std::uint32_t>(dice.below(4));
-      wire::put(message_,
-                wire::Push{key(dice), place(dice), dims, static_cast<std::uint16_t>(dice.below(30)),
-                           static_cast<std::uint16_t>(dice.below(8) == 0)});
+    message_.start(wire::Kind::request);
+    const std::uint64_t pushes = dice.below(3);
+    const std::uint64_t pulls = dice.below(3);
+    message_.put(wire::RequestHead{++requests_, dice.below(3), pushes, pulls});
+    for (std::uint64_t i = 0; i < pushes; ++i) {
+      const std::uint64_t dims = dice.below(4);
+      const std::uint64_t landed = dice.below(8) == 0 ? 1 : 0;
       std::vector<std::int64_t> extents(dims);
       for (auto& extent : extents) extent = static_cast<std::int64_t>(number(dice));
-      wire::put_extents(message_, extents);
+      message_.put(wire::Push{key(dice), place(dice), dims, dice.below(30), landed}, extents);
     }
-    for (std::uint32_t i = 0; i < pulls; ++i) {
-      wire::put(message_, wire::Pull{place(dice), dice.below(2) * number(dice)});
+    for (std::uint64_t i = 0; i < pulls; ++i) {
+      message_.put(wire::Pull{place(dice), dice.below(2) * number(dice)});
     }
-    if (dice.below(10) == 0) message_.resize(dice.below(message_.size()) + 1);
-    link_->send(message_);
+    const std::string_view whole = message_.bytes();
+    link_->send(dice.below(10) == 0 ? whole.substr(0, dice.below(whole.size()) + 1) : whole);
   }
   void gibberish(Dice& dice) {
-    message_ = std::string(1, static_cast<char>(dice.below(12))) + dice.text(60);
-    link_->send(message_);
+    link_->send(std::string(1, static_cast<char>(dice.below(12))) + dice.text(60));
   }
   static std::uint64_t number(Dice& dice) {
     return dice.below(3) == 0 ? dice.number() : dice.below(5);
@@ -112,7 +108,7 @@ class Liar final : private Node::Client {
   Link* link_ = nullptr;
   std::vector<wire::Place> places_;
   std::uint64_t requests_ = 0;
-  std::string message_;
+  wire::Message message_;
   Node node_;
 };
 

@@ -37,14 +37,14 @@ void Link::disconnect() {
 
 void Link::send(std::string_view message) {
   if (message.size() <= fabric::max_message_bytes) return send_now(message);
-  std::string part;
+  wire::Message part;
   while (!message.empty()) {
     const std::string_view piece = message.substr(0, part_bytes);
     message.remove_prefix(piece.size());
-    wire::start(part, wire::Kind::part);
-    part.append(1, static_cast<char>(message.empty()));
-    part.append(piece);
-    send_now(part);
+    part.start(wire::Kind::part);
+    part.put(static_cast<std::uint8_t>(message.empty()));
+    part.put_text(piece);
+    send_now(part.bytes());
   }
 }
 
@@ -119,10 +119,9 @@ void Link::trim() {
   std::erase_if(slot_inlets_, [this](const auto& entry) {
     if (slots_.has(entry.first)) return false;
     close_once({entry.second, 0});
-    std::string message;
-    wire::start(message, wire::Kind::inlet_closed);
-    wire::put(message, wire::InletClosed{entry.second});
-    send(message);
+    wire::Message message(wire::Kind::inlet_closed);
+    message.put(wire::InletClosed{entry.second});
+    send(message.bytes());
     return true;
   });
 }

@@ -36,25 +36,10 @@ Loop::~Loop() {
   for (const int fd : {wake_.get(), keeper_wake_.get()}) os::forget_in_children(fd);
 }
 
-void Loop::check() const {
-  if (closed_) throw Error(Code::cancelled, "this node was stopped");
-  if (failure_) throw Error(*failure_);
-}
-
-Loop::Lock Loop::lock() {
+void Loop::refuse() const {
   os::check_not_forked(generation_, "node of a push-pull job");
-  Lock lock(mutex_, std::defer_lock);
-  lock_again(lock);
-  return lock;
-}
-
-void Loop::lock_again(Lock& lock) {
-  if (!lock.try_lock()) {
-    wanting_.fetch_add(1);
-    lock.lock();
-    wanting_.fetch_sub(1);
-  }
-  check();
+  if (closed_) throw Error(Code::cancelled, "this node was stopped");
+  throw Error(*failure_);
 }
 
 void Loop::close() noexcept {

@@ -49,9 +49,21 @@ class Loop {
 
   // For everything that touches fabrics, or what Events keep. Error in a forked child and after
   // close().
-  Lock lock();
+  Lock lock() {
+    if (os::fork_generation() != generation_) refuse();
+    Lock lock(mutex_, std::defer_lock);
+    lock_again(lock);
+    return lock;
+  }
   // The same for a lock that was let go for a long copy. It is held even if it throws.
-  void lock_again(Lock& lock);
+  void lock_again(Lock& lock) {
+    if (!lock.try_lock()) {
+      wanting_.fetch_add(1);
+      lock.lock();
+      wanting_.fetch_sub(1);
+    }
+    check();
+  }
   // Polls, spins, sleeps until `done` holds: true; or false at the deadline. Error(interrupted),
   // Error(cancelled) after close().
   template <typename Done>
@@ -97,7 +109,10 @@ class Loop {
   void sleep(Lock& lock, Deadline deadline, bool keeper);
   void let_others_in(Lock& lock);
   void keep();
-  void check() const;
+  void check() const {
+    if (closed_ || failure_) refuse();
+  }
+  [[noreturn]] void refuse() const;
 
   Events& events_;
   std::vector<std::unique_ptr<fabric::Fabric>> fabrics_;

@@ -7,6 +7,7 @@
 #include <span>
 #include <vector>
 
+#include "base/ticker.h"
 #include "fabric/fabric.h"
 #include "fabric/pool.h"
 #include "push_pull/link.h"
@@ -37,6 +38,8 @@ class Node : private Loop::Events {
   // By group.
   std::span<const std::unique_ptr<Link>> links() const noexcept { return links_; }
   fabric::Pool& pool() noexcept { return *pool_; }
+  // Of the times of requests.
+  const Ticker& ticker() const noexcept { return ticker_; }
 
   void barrier(const Party& party, Deadline deadline) { membership_.barrier(party, deadline); }
   void stop(Deadline deadline);
@@ -64,6 +67,7 @@ class Node : private Loop::Events {
 
   const Member self_;
   const Job job_;
+  const Ticker ticker_;
   Client& client_;
   std::shared_ptr<fabric::Pool> pool_;
   Membership membership_;

@@ -61,36 +61,19 @@ void copy_strided(const TensorView& tensor, Extents shape, Extents strides, std:
 
 }  // namespace
 
-std::size_t bytes_of(const TensorView& tensor) noexcept {
-  return count(tensor.shape) * item_bytes(tensor.dtype);
-}
-
-bool is_dense(const TensorView& tensor) noexcept {
-  std::int64_t stride = 1;
-  for (std::size_t dim = tensor.shape.size(); dim-- > 0;) {
-    if (tensor.shape[dim] == 0) return true;
-    if (tensor.shape[dim] != 1 && tensor.strides[dim] != stride) {
-      return std::ranges::find(tensor.shape, 0) != tensor.shape.end();
-    }
-    stride *= tensor.shape[dim];
-  }
-  return true;
-}
-
-void pack(const TensorView& tensor, std::byte* to) {
-  const std::size_t bytes = bytes_of(tensor);
-  if (bytes == 0) return;
-  if (is_dense(tensor)) {
-    std::memcpy(to, tensor.data, bytes);
+void pack(const TensorView& tensor, const Measure& measured, std::byte* to) {
+  if (measured.bytes == 0) return;
+  if (measured.dense) {
+    std::memcpy(to, tensor.data, measured.bytes);
   } else {
     copy_strided<true>(tensor, tensor.shape, tensor.strides, tensor.data, to);
   }
 }
 
 void unpack(const std::byte* from, const TensorView& tensor) {
-  const std::size_t bytes = bytes_of(tensor);
+  const auto [bytes, dense] = measure(tensor);
   if (bytes == 0) return;
-  if (is_dense(tensor)) {
+  if (dense) {
     std::memcpy(tensor.data, from, bytes);
   } else {
     copy_strided<false>(tensor, tensor.shape, tensor.strides, tensor.data,

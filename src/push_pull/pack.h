@@ -8,9 +8,23 @@
 
 namespace tensorbus::push_pull {
 
-std::size_t bytes_of(const TensorView& tensor) noexcept;
-// Its elements lie in a row, in order.
-bool is_dense(const TensorView& tensor) noexcept;
+struct Measure {
+  std::size_t bytes = 0;
+  bool dense = true;  // its elements lie in a row, in order
+};
+
+inline Measure measure(const TensorView& tensor) noexcept {
+  std::size_t count = 1;
+  bool dense = true;
+  for (std::size_t dim = tensor.shape.size(); dim-- > 0;) {
+    const auto extent = static_cast<std::size_t>(tensor.shape[dim]);
+    dense = dense && (extent == 1 || static_cast<std::size_t>(tensor.strides[dim]) == count);
+    count *= extent;
+  }
+  return {count * item_bytes(tensor.dtype), dense || count == 0};
+}
+inline std::size_t bytes_of(const TensorView& tensor) noexcept { return measure(tensor).bytes; }
+inline bool is_dense(const TensorView& tensor) noexcept { return measure(tensor).dense; }
 
 // Asks for the first lines of memory that is soon read or written and that another core has had.
 inline void fetch_early(const std::byte* memory, std::size_t bytes, bool to_write) noexcept {
@@ -20,7 +34,8 @@ inline void fetch_early(const std::byte* memory, std::size_t bytes, bool to_writ
 }
 
 // bytes_of(tensor) bytes each.
-void pack(const TensorView& tensor, std::byte* to);
+void pack(const TensorView& tensor, const Measure& measured, std::byte* to);
+inline void pack(const TensorView& tensor, std::byte* to) { pack(tensor, measure(tensor), to); }
 void unpack(const std::byte* from, const TensorView& tensor);
 
 }  // namespace tensorbus::push_pull

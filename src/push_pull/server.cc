@@ -9,7 +9,6 @@
 #include "push_pull/pack.h"
 #include "push_pull/server_core.h"
 #include "push_pull/slots.h"
-#include "push_pull/trace.h"
 
 namespace tensorbus::push_pull {
 
@@ -53,6 +52,7 @@ void Server::Impl::release(Incoming& incoming) {
   incoming.extents.clear();
   incoming.pulls.clear();
   incoming.targets.clear();
+  incoming.answers.clear();
   incoming.next = std::exchange(free_, &incoming);
 }
 
@@ -88,10 +88,10 @@ void Server::Impl::on_want_slot(Side& side, Decoder& message) {
     slot.code = static_cast<std::uint64_t>(error.code());
     refusal = error.what();
   }
-  wire::start(message_, wire::Kind::slot);
-  wire::put(message_, slot);
-  message_ += refusal;
-  side.link->send(message_);
+  message_.start(wire::Kind::slot);
+  message_.put(slot);
+  message_.put_text(refusal);
+  side.link->send(message_.bytes());
 }
 
 void Server::Impl::on_words(Side& side, Decoder& message) {
@@ -128,13 +128,12 @@ std::shared_ptr<Server::Impl::Landing> Server::Impl::landing_at(const Side& side
 }
 
 void Server::Impl::take_push(Incoming& incoming, Decoder& message) const {
-  const auto push = wire::take<wire::Push>(message);
+  const wire::Push push = wire::take_push(message);
   const Dtype dtype = wire::checked_dtype(push.dtype);
-  const std::string_view extents = message.raw(push.dims * sizeof(std::int64_t));
   const std::size_t first = incoming.extents.size();
   incoming.extents.resize(first + 2 * push.dims);
   std::int64_t* const shape = incoming.extents.data() + first;
-  if (push.dims > 0) std::memcpy(shape, extents.data(), extents.size());
+  wire::take_extents(message, {shape, push.dims});
   const std::uint64_t bytes = wire::checked_bytes(dtype, {shape, push.dims});
   std::int64_t stride = 1;
   for (std::size_t dim = push.dims; dim-- > 0; stride *= std::max<std::int64_t>(shape[dim], 1)) {
@@ -176,16 +175,16 @@ void Server::Impl::bind_extents(Incoming& incoming) {
 }
 
 void Server::Impl::on_request(Side& side, Decoder& message) {
-  const auto head = wire::take<wire::RequestHead>(message);
+  const wire::RequestHead head = wire::take_head(message);
   Incoming& incoming = new_incoming();
   incoming.side = &side;
   incoming.number = head.number;
-  incoming.received = clock_ns();
+  incoming.received = node_.ticker().now_after_reading();
   try {
     incoming.word = head.word != 0 ? &word_at(side, head.word - 1) : nullptr;
     for (std::uint64_t i = 0; i < head.pushes; ++i) take_push(incoming, message);
     for (std::uint64_t i = 0; i < head.pulls; ++i) {
-      const auto pull = wire::take<wire::Pull>(message);
+      const wire::Pull pull = wire::take_pull(message);
       std::byte* const memory =
           pull.bytes > 0 ? side.link->peer_memory(pull.place, pull.bytes) : nullptr;
       if (memory != nullptr) fetch_early(memory, pull.bytes, true);
@@ -208,6 +207,7 @@ void Server::Impl::on_request(Side& side, Decoder& message) {
 
 std::string Server::Impl::objection(const Incoming& incoming) const {
   const auto& landings = incoming.side->landings;
+  if (landings.empty()) return {};
   for (const Received& received : incoming.tensors) {
     const auto landing = landings.find(received.key);
     if (landing == landings.end()) continue;
@@ -266,10 +266,12 @@ void Server::Impl::get_batch(std::vector<Request>& batch, std::span<const int> w
   if (workers.empty()) {
     for (Side& side : sides_) wanted_.push_back(&side);
   }
-  for (const int worker : workers) wanted_.push_back(&side_of(worker));
-  std::ranges::sort(wanted_);
-  if (std::ranges::adjacent_find(wanted_) != wanted_.end()) {
-    throw Error(Code::invalid_argument, "a worker is named twice");
+  if (!workers.empty()) {
+    for (const int worker : workers) wanted_.push_back(&side_of(worker));
+    std::ranges::sort(wanted_);
+    if (std::ranges::adjacent_find(wanted_) != wanted_.end()) {
+      throw Error(Code::invalid_argument, "a worker is named twice");
+    }
   }
   const bool complete = node_.loop().wait(lock, deadline, [&] {
     report_losses(wanted_);
@@ -295,6 +297,12 @@ void Server::Impl::get_batch(std::vector<Request>& batch, std::span<const int> w
 }
 
 void Server::Impl::deliver(Incoming& incoming) {
+  if (!incoming.side->landings.empty()) move_to_landings(incoming);
+  incoming.handler = by_handler_.add(incoming);
+  incoming.given = node_.ticker().now();
+}
+
+void Server::Impl::move_to_landings(Incoming& incoming) {
   for (std::size_t i = 0; i < incoming.tensors.size(); ++i) {
     Received& received = incoming.tensors[i];
     const auto landing = incoming.side->landings.find(received.key);
@@ -312,8 +320,6 @@ void Server::Impl::deliver(Incoming& incoming) {
     received.tensor.data = landing->second->memory;
     received.memory = landing->second->keep;
   }
-  incoming.handler = by_handler_.add(incoming);
-  incoming.given = clock_ns();
 }
 
 ServerCounts Server::Impl::counts() {

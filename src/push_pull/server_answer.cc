@@ -6,7 +6,6 @@
 
 #include "push_pull/pack.h"
 #include "push_pull/server_core.h"
-#include "push_pull/trace.h"
 #include "tensor/view.h"
 
 namespace tensorbus::push_pull {
@@ -30,14 +29,13 @@ Server::Impl::Incoming& Server::Impl::take_handler(Handler given) {
   return *incoming;
 }
 
-std::string Server::Impl::mismatch(const Incoming& incoming,
-                                   std::span<const TensorView> tensors) const {
+std::string Server::Impl::mismatch(Incoming& incoming, std::span<const TensorView> tensors) const {
   if (tensors.size() != incoming.pulls.size()) {
     return fmt::format("{} tensors in answer to {}, which wants {}", tensors.size(),
                        incoming.side->link->name(), incoming.pulls.size());
   }
   for (std::size_t i = 0; i < tensors.size(); ++i) {
-    const std::size_t bytes = bytes_of(tensors[i]);
+    const std::size_t bytes = incoming.answers.emplace_back(measure(tensors[i])).bytes;
     if (bytes != incoming.pulls[i].bytes) {
       return fmt::format("tensor {} of the answer to {} has {} bytes, its pull tensor {}", i,
                          incoming.side->link->name(), bytes, incoming.pulls[i].bytes);
@@ -47,27 +45,32 @@ std::string Server::Impl::mismatch(const Incoming& incoming,
 }
 
 void Server::Impl::answer(Incoming& incoming, std::int64_t handed_over, const Status& status) {
-  wire::start(message_, wire::Kind::answer);
-  wire::put(message_, wire::Answer{incoming.number, incoming.received, incoming.given, handed_over,
-                                   clock_ns(), static_cast<std::uint64_t>(status.code)});
-  message_ += status.message;
-  incoming.side->link->send(message_);
+  wire::Answer answer{incoming.number,
+                      {incoming.received, incoming.given, handed_over, node_.ticker().now()},
+                      static_cast<std::uint64_t>(status.code)};
+  if (!incoming.side->link->shares_memory()) node_.ticker().to_nanoseconds(answer.times);
+  message_.start(wire::Kind::answer);
+  message_.put(answer);
+  message_.put_text(status.message);
+  incoming.side->link->send(message_.bytes());
 }
 
 void Server::Impl::write_answers(Lock& lock, Incoming& incoming,
                                  std::span<const TensorView> tensors) {
   Link& link = *incoming.side->link;
   std::size_t bytes = 0;
-  for (const TensorView& tensor : tensors) bytes += bytes_of(tensor);
+  for (const Measure& measured : incoming.answers) bytes += measured.bytes;
   if (link.shares_memory()) {
     if (bytes > long_copy) lock.unlock();
-    for (std::size_t i = 0; i < tensors.size(); ++i) pack(tensors[i], incoming.targets[i]);
+    for (std::size_t i = 0; i < tensors.size(); ++i) {
+      pack(tensors[i], incoming.answers[i], incoming.targets[i]);
+    }
     if (!lock.owns_lock()) node_.loop().lock_again(lock);
     return;
   }
   for (std::size_t i = 0; i < tensors.size(); ++i) {
-    const std::size_t size = bytes_of(tensors[i]);
-    if (is_dense(tensors[i])) {
+    const auto [size, dense] = incoming.answers[i];
+    if (dense) {
       link.write(incoming.pulls[i].place, {tensors[i].data, size});
     } else {
       packed_.resize(std::max(packed_.size(), size));
@@ -78,7 +81,7 @@ void Server::Impl::write_answers(Lock& lock, Incoming& incoming,
 }
 
 void Server::Impl::respond(Handler handler, std::span<const TensorView> tensors) {
-  const std::int64_t handed_over = clock_ns();
+  const std::int64_t handed_over = node_.ticker().now();
   Lock lock = node_.loop().lock();
   Incoming& incoming = take_handler(handler);
   struct Release {
@@ -157,9 +160,9 @@ void Server::Impl::retire(Side& side, std::int64_t key) {
 }
 
 void Server::Impl::offer(Side& side, std::int64_t key, Landing& landing) {
-  wire::start(message_, wire::Kind::landing);
-  wire::put(message_, wire::Landing{key, landing.place, landing.bytes, landing.word_slot.place});
-  side.link->send(message_);
+  message_.start(wire::Kind::landing);
+  message_.put(wire::Landing{key, landing.place, landing.bytes, landing.word_slot.place});
+  side.link->send(message_.bytes());
 }
 
 void Server::Impl::register_buffer(const TensorView& tensor, std::span<const int> workers,

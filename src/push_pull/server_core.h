@@ -10,6 +10,7 @@
 
 #include "push_pull/node.h"
 #include "push_pull/numbered.h"
+#include "push_pull/pack.h"
 #include "push_pull/words.h"
 #include "tensorbus/push_pull.h"
 
@@ -58,6 +59,7 @@ class Server::Impl final : private Node::Client {
     std::vector<std::int64_t> extents;             // of each its shape, then its strides
     std::vector<wire::Pull> pulls;
     std::vector<std::byte*> targets;  // the same where we see them; null on a network
+    std::vector<Measure> answers;     // by pull
     Incoming* next = nullptr;         // in the queue, or among the free
   };
   struct Side {
@@ -76,6 +78,7 @@ class Server::Impl final : private Node::Client {
   Incoming& new_incoming();
   void release(Incoming& incoming);
   void deliver(Incoming& incoming);
+  void move_to_landings(Incoming& incoming);
   void drop_queue(Side& side);
   void report_losses(std::span<Side* const> sides);
 
@@ -95,7 +98,8 @@ class Server::Impl final : private Node::Client {
   void on_turn() override {}
 
   Incoming& take_handler(Handler handler);
-  std::string mismatch(const Incoming& incoming, std::span<const TensorView> tensors) const;
+  // Empty, or why these are no answer. Measures them.
+  std::string mismatch(Incoming& incoming, std::span<const TensorView> tensors) const;
   void answer(Incoming& incoming, std::int64_t handed_over, const Status& status);
   void write_answers(Lock& lock, Incoming& incoming, std::span<const TensorView> tensors);
   void leave(Side& side, Landing& landing);
@@ -108,7 +112,7 @@ class Server::Impl final : private Node::Client {
   Numbered<Incoming> by_handler_;
   std::vector<Side*> wanted_;  // of the get_batch under way
   ServerCounts counts_;
-  std::string message_;
+  wire::Message message_;
   std::vector<std::byte> packed_;
   Node node_;
 };

@@ -15,7 +15,7 @@ inline constexpr std::size_t smallest_slot = 256;
 constexpr std::size_t slot_size(std::size_t bytes) {
   if (bytes <= smallest_slot) return smallest_slot;
   const std::size_t step = std::bit_floor(bytes - 1) / 4;
-  return (bytes + step - 1) / step * step;
+  return (bytes + step - 1) & ~(step - 1);
 }
 
 // Nothing is allocated once as many slots were free at a time as ever are.
@@ -42,7 +42,7 @@ class FreeSlots {
  private:
   static std::size_t index_of(std::size_t size) {
     const auto doubling = static_cast<std::size_t>(std::bit_width(size - 1));
-    return doubling * 4 + (size - 1) / (std::bit_floor(size - 1) / 4) % 4;
+    return doubling * 4 + ((size - 1) >> (doubling - 3)) % 4;
   }
 
   std::vector<std::vector<Slot>> by_size_;

@@ -1,8 +1,8 @@
-// What workers and servers say to each other. Pure: bytes in, values out. Encoding appends to a
-// string that its owner uses again, so that nothing is allocated once it has its size; decoding
-// checks every length and throws Error(failed).
+// What workers and servers say to each other. Pure: bytes in, values out. Decoding checks every
+// length and throws Error(failed).
 #pragma once
 
+#include <algorithm>
 #include <array>
 #include <cstdint>
 #include <cstring>
@@ -10,6 +10,7 @@
 #include <string>
 #include <string_view>
 #include <type_traits>
+#include <vector>
 
 #include "base/bytes.h"
 #include "tensorbus/dtype.h"
@@ -36,20 +37,21 @@ struct Place {
   friend bool operator==(const Place&, const Place&) = default;
 };
 
+// The three parts of a request are written as numbers of variable length: with one small tensor
+// each way it fits into one cache line, and that line is all that goes from core to core.
 struct RequestHead {
   std::uint64_t number = 0;
-  std::uint32_t word = 0;  // which of the worker's words, from 1; 0: it has none
-  std::uint32_t pushes = 0;
-  std::uint32_t pulls = 0;
-  std::uint32_t unused = 0;
+  std::uint64_t word = 0;  // which of the worker's words, from 1; 0: it has none
+  std::uint64_t pushes = 0;
+  std::uint64_t pulls = 0;
 };
 // Followed by `dims` extents.
 struct Push {
   std::int64_t key = 0;
   Place place;
-  std::uint32_t dims = 0;
-  std::uint16_t dtype = 0;
-  std::uint16_t landed = 0;  // 1: in a landing
+  std::uint64_t dims = 0;
+  std::uint64_t dtype = 0;
+  std::uint64_t landed = 0;  // 1: in a landing
 };
 struct Pull {
   Place place;
@@ -58,10 +60,9 @@ struct Pull {
 // Followed by the text of an error. With its first word in the ring it fills one cache line.
 struct Answer {
   std::uint64_t number = 0;
-  std::int64_t received = 0;
-  std::int64_t given = 0;
-  std::int64_t handed_over = 0;
-  std::int64_t sent = 0;
+  // Received, given to the server's code, handed over, sent. On one host in the ticks that both
+  // count, on a network in nanoseconds.
+  std::array<std::int64_t, 4> times{};
   std::uint64_t code = 0;
 };
 struct WantSlot {
@@ -90,14 +91,76 @@ struct Landing {
   Place word;
 };
 
-template <typename T>
-void put(std::string& to, const T& value) {
-  static_assert(std::has_unique_object_representations_v<T>, "padding would be sent");
-  to.append(reinterpret_cast<const char*>(&value), sizeof value);
-}
-inline void put_extents(std::string& to, std::span<const std::int64_t> extents) {
-  to.append(reinterpret_cast<const char*>(extents.data()), extents.size_bytes());
-}
+// A message that is being written. Its memory is used again by the next.
+class Message {
+ public:
+  explicit Message(Kind kind) { start(kind); }
+  Message() = default;
+
+  // The message so far is dropped.
+  void start(Kind kind) {
+    size_ = 0;
+    *room(1) = static_cast<char>(kind);
+    ++size_;
+  }
+  // As it lies in memory.
+  template <typename T>
+  void put(const T& value) {
+    static_assert(std::has_unique_object_representations_v<T>, "padding would be sent");
+    std::memcpy(room(sizeof value), &value, sizeof value);
+    size_ += sizeof value;
+  }
+  void put_text(std::string_view text) {
+    std::ranges::copy(text, room(text.size()));
+    size_ += text.size();
+  }
+
+  void put(const RequestHead& head) {
+    char* at = room(4 * longest_number);
+    at = number(at, head.number);
+    at = number(at, head.word);
+    at = number(at, head.pushes);
+    end(number(at, head.pulls));
+  }
+  void put(const Push& push, std::span<const std::int64_t> shape) {
+    char* at = room((6 + shape.size()) * longest_number);
+    at = number(at, static_cast<std::uint64_t>(push.key));
+    at = number(at, push.place.inlet);
+    at = number(at, push.place.offset);
+    at = number(at, push.dims);
+    at = number(at, push.dtype);
+    at = number(at, push.landed);
+    for (const std::int64_t extent : shape) at = number(at, static_cast<std::uint64_t>(extent));
+    end(at);
+  }
+  void put(const Pull& pull) {
+    char* at = room(3 * longest_number);
+    at = number(at, pull.place.inlet);
+    at = number(at, pull.place.offset);
+    end(number(at, pull.bytes));
+  }
+
+  std::string_view bytes() const noexcept { return {memory_.data(), size_}; }
+
+ private:
+  // Seven bits in a byte, the lowest first; the top bit says that there is another.
+  static constexpr std::size_t longest_number = 10;
+  static char* number(char* at, std::uint64_t value) noexcept {
+    for (; value >= 0x80; value >>= 7) *at++ = static_cast<char>(value | 0x80);
+    *at++ = static_cast<char>(value);
+    return at;
+  }
+
+  char* room(std::size_t bytes) {
+    if (memory_.size() - size_ < bytes) memory_.resize(2 * memory_.size() + bytes);
+    return memory_.data() + size_;
+  }
+  void end(const char* at) noexcept { size_ = static_cast<std::size_t>(at - memory_.data()); }
+
+  std::vector<char> memory_ = std::vector<char>(256);
+  std::size_t size_ = 0;
+};
+
 template <typename T>
 T take(Decoder& from) {
   static_assert(std::is_trivially_copyable_v<T>);
@@ -105,13 +168,21 @@ T take(Decoder& from) {
   std::memcpy(&value, from.raw(sizeof value).data(), sizeof value);
   return value;
 }
+std::uint64_t take_long_number(Decoder& from, std::uint64_t first);
+inline std::uint64_t take_number(Decoder& from) {
+  const std::uint64_t first = static_cast<unsigned char>(from.raw(1).front());
+  return first < 0x80 ? first : take_long_number(from, first);
+}
+RequestHead take_head(Decoder& from);
+Push take_push(Decoder& from);
+// As many as there is room for.
+void take_extents(Decoder& from, std::span<std::int64_t> extents);
+Pull take_pull(Decoder& from);
 
-// The message so far is dropped.
-inline void start(std::string& to, Kind kind) { to.assign(1, static_cast<char>(kind)); }
 Kind take_kind(Decoder& from);
 
 Code checked_code(std::uint64_t code);
-Dtype checked_dtype(std::uint16_t dtype);
+Dtype checked_dtype(std::uint64_t dtype);
 // The bytes of a tensor. Error(failed) if there is none of this shape.
 std::uint64_t checked_bytes(Dtype dtype, std::span<const std::int64_t> shape);
 

@@ -3,11 +3,8 @@
 
 #include <algorithm>
 #include <cstring>
-#include <numeric>
 
-#include "base/clock.h"
 #include "push_pull/pack.h"
-#include "push_pull/trace.h"
 #include "push_pull/worker_core.h"
 #include "tensor/view.h"
 
@@ -16,7 +13,7 @@ namespace {
 
 // Requests that nobody has waited for. Each has a word at every server's link.
 constexpr std::size_t most_records = 1024;
-constexpr std::size_t most_finished = 1024;
+constexpr std::size_t small_request = 4 * 1024;
 // Copies longer than this let others in.
 constexpr std::size_t long_copy = 32 * 1024;
 
@@ -38,9 +35,9 @@ void Worker::Impl::on_up(Link& link) {
   std::memset(side.words.memory.get(), 0, most_records * word_bytes);
   side.link = &link;
   if (!link.shares_memory()) return;
-  wire::start(message_, wire::Kind::words);
-  wire::put(message_, wire::Words{side.words.place, most_records * word_bytes});
-  link.send(message_);
+  message_.start(wire::Kind::words);
+  message_.put(wire::Words{side.words.place, most_records * word_bytes});
+  link.send(message_.bytes());
 }
 
 Worker::Impl::Word& Worker::Impl::word(Side& side, const Record& record) const {
@@ -92,11 +89,8 @@ Worker::Impl::Side* Worker::Impl::crowded(std::size_t bytes) {
   return nullptr;
 }
 
-std::size_t Worker::Impl::total_bytes(const Record& record) {
-  return std::accumulate(record.push_bytes.begin(), record.push_bytes.end(), std::size_t{0});
-}
-
 Worker::Impl::Record& Worker::Impl::new_record() {
+  if (free_records_.empty()) clear_up();
   if (free_records_.empty()) {
     if (records_.size() == most_records) {
       throw Error(Code::queue_full,
@@ -106,11 +100,20 @@ Worker::Impl::Record& Worker::Impl::new_record() {
     records_.back()->index = records_.size() - 1;
     records_.back()->legs.resize(servers());
     free_records_.reserve(most_records);
+    ended_.reserve(most_records);
     free_records_.push_back(records_.back().get());
   }
   Record& record = *free_records_.back();
   free_records_.pop_back();
   return record;
+}
+
+void Worker::Impl::clear_up() {
+  for (Record* const record : ended_) {
+    by_number_.remove(record->number);
+    release(*record);
+  }
+  ended_.clear();
 }
 
 void Worker::Impl::release(Record& record) {
@@ -133,10 +136,9 @@ void Worker::Impl::put_slot(Side& side, PeerSlot slot) {
     return side.push_slots.put(slot);
   }
   --side.slots;
-  std::string message;
-  wire::start(message, wire::Kind::free_slot);
-  wire::put(message, wire::FreeSlot{slot.place});
-  side.link->send(message);
+  wire::Message message(wire::Kind::free_slot);
+  message.put(wire::FreeSlot{slot.place});
+  side.link->send(message.bytes());
 }
 
 void Worker::Impl::give_back_slots(Side& side, Leg& leg) {
@@ -149,10 +151,9 @@ void Worker::Impl::give_back_slots(Side& side, Leg& leg) {
 
 PeerSlot Worker::Impl::take_slot(Lock& lock, Side& side, std::size_t bytes, Deadline deadline) {
   if (const auto slot = side.push_slots.take(bytes)) return *slot;
-  std::string message;
-  wire::start(message, wire::Kind::want_slot);
-  wire::put(message, wire::WantSlot{slot_size(bytes)});
-  side.link->send(message);
+  wire::Message message(wire::Kind::want_slot);
+  message.put(wire::WantSlot{slot_size(bytes)});
+  side.link->send(message.bytes());
   const std::uint64_t refusals = side.refusals;
   std::optional<PeerSlot> slot;
   const bool over = node_.loop().wait(lock, deadline, [&] {
@@ -172,7 +173,7 @@ void Worker::Impl::reserve_pushes(Lock& lock, Record& record, std::span<const It
     Side& side = sides_[server];
     Leg& leg = record.legs[server];
     for (std::size_t i = 0; i < pushes.size(); ++i) {
-      const std::size_t bytes = record.push_bytes[i];
+      const std::size_t bytes = record.pushes[i].bytes;
       if (bytes == 0) {
         leg.pushes.push_back({});
         continue;
@@ -197,30 +198,32 @@ void Worker::Impl::reserve_pulls(Record& record, std::span<const Item> pulls) {
       Target& target = record.pulls.emplace_back();
       target.data = tensor.data;
       target.dtype = tensor.dtype;
-      target.dims = tensor.shape.size();
-      target.first = record.extents.size();
-      target.bytes = bytes_of(tensor);
-      record.extents.insert(record.extents.end(), tensor.shape.begin(), tensor.shape.end());
-      record.extents.insert(record.extents.end(), tensor.strides.begin(), tensor.strides.end());
-      if (target.bytes > 0) reserve_pull(sides_[server], target, is_dense(tensor));
+      target.measured = measure(tensor);
+      if (!target.measured.dense) {
+        target.dims = tensor.shape.size();
+        target.first = record.extents.size();
+        record.extents.insert(record.extents.end(), tensor.shape.begin(), tensor.shape.end());
+        record.extents.insert(record.extents.end(), tensor.strides.begin(), tensor.strides.end());
+      }
+      if (target.measured.bytes > 0) reserve_pull(sides_[server], target);
     }
   }
 }
 
-void Worker::Impl::reserve_pull(Side& side, Target& target, bool dense) {
-  if (dense && !side.link->shares_memory()) {
-    target.place = side.link->open_once({target.data, target.bytes});
+void Worker::Impl::reserve_pull(Side& side, Target& target) {
+  if (target.measured.dense && !side.link->shares_memory()) {
+    target.place = side.link->open_once({target.data, target.measured.bytes});
     target.once = true;
     return;
   }
-  if (dense) {
-    if (const auto place = side.link->open_in(node_.pool(), target.data, target.bytes)) {
+  if (target.measured.dense) {
+    if (const auto place = side.link->open_in(node_.pool(), target.data, target.measured.bytes)) {
       target.place = *place;
       return;
     }
   }
-  auto slot = side.pull_slots.take(target.bytes);
-  target.slot = slot ? std::move(*slot) : side.link->make_slot(slot_size(target.bytes));
+  auto slot = side.pull_slots.take(target.measured.bytes);
+  target.slot = slot ? std::move(*slot) : side.link->make_slot(slot_size(target.measured.bytes));
   target.place = target.slot.place;
 }
 
@@ -229,7 +232,7 @@ void Worker::Impl::reserve_pull(Side& side, Target& target, bool dense) {
 bool Worker::Impl::needs_word(Record& record, std::size_t server) const {
   return sides_[server].link->shares_memory() &&
          std::ranges::any_of(targets(record, server), [](const Target& target) {
-           return straight(target) && target.bytes > 0;
+           return straight(target) && target.measured.bytes > 0;
          });
 }
 
@@ -260,18 +263,18 @@ void Worker::Impl::free_targets(Record& record) {
       }
     }
   }
-  record.push_bytes.clear();
+  record.pushes.clear();
   record.pulls.clear();
   record.extents.clear();
 }
 
 // Puts the pushes where the servers find them.
 void Worker::Impl::fill(Lock& lock, const Record& record, std::span<const Item> pushes) {
-  if (total_bytes(record) * servers() > long_copy) lock.unlock();
+  if (record.bytes * servers() > long_copy) lock.unlock();
   for (std::size_t server = 0; server < servers(); ++server) {
     for (std::size_t i = 0; i < pushes.size(); ++i) {
       std::byte* const memory = record.legs[server].pushes[i].slot.memory;
-      if (memory != nullptr) pack(pushes[i].tensor, memory);
+      if (memory != nullptr) pack(pushes[i].tensor, record.pushes[i], memory);
     }
   }
   if (!lock.owns_lock()) node_.loop().lock_again(lock);
@@ -281,8 +284,8 @@ void Worker::Impl::fill(Lock& lock, const Record& record, std::span<const Item> 
     for (std::size_t i = 0; i < pushes.size(); ++i) {
       const TensorView& tensor = pushes[i].tensor;
       const wire::Place& place = record.legs[server].pushes[i].slot.place;
-      const std::size_t bytes = record.push_bytes[i];
-      if (is_dense(tensor)) {
+      const auto [bytes, dense] = record.pushes[i];
+      if (dense) {
         link.write(place, {tensor.data, bytes});
       } else {
         packed_.resize(std::max(packed_.size(), bytes));
@@ -294,8 +297,7 @@ void Worker::Impl::fill(Lock& lock, const Record& record, std::span<const Item> 
 }
 
 void Worker::Impl::send(Record& record, std::span<const Item> pushes, std::int64_t handed_over) {
-  const std::size_t bytes = total_bytes(record);
-  const std::int64_t sent = clock_ns();
+  const std::int64_t sent = node_.ticker().now();
   for (std::size_t server = 0; server < servers(); ++server) {
     Side& side = sides_[server];
     Leg& leg = record.legs[server];
@@ -304,38 +306,36 @@ void Worker::Impl::send(Record& record, std::span<const Item> pushes, std::int64
       leg.status = *side.link->lost();
       continue;
     }
-    wire::RequestHead head{record.number, 0, static_cast<std::uint32_t>(pushes.size()),
-                           static_cast<std::uint32_t>(record.pulls_each), 0};
+    wire::RequestHead head{record.number, 0, pushes.size(), record.pulls_each};
     if (needs_word(record, server)) {
       word(side, record)
           .store(word_of(record.number, RequestState::pending), std::memory_order_relaxed);
-      head.word = static_cast<std::uint32_t>(record.index + 1);
+      head.word = record.index + 1;
     }
-    wire::start(message_, wire::Kind::request);
-    wire::put(message_, head);
+    message_.start(wire::Kind::request);
+    message_.put(head);
     for (std::size_t i = 0; i < pushes.size(); ++i) {
       const TensorView& tensor = pushes[i].tensor;
       const UsedSlot& used = leg.pushes[i];
-      wire::put(message_, wire::Push{pushes[i].key, used.slot.place,
-                                     static_cast<std::uint32_t>(tensor.shape.size()),
-                                     static_cast<std::uint16_t>(tensor.dtype),
-                                     static_cast<std::uint16_t>(used.landing != nullptr)});
-      wire::put_extents(message_, tensor.shape);
+      message_.put(
+          wire::Push{pushes[i].key, used.slot.place, tensor.shape.size(),
+                     static_cast<std::uint64_t>(tensor.dtype), used.landing != nullptr ? 1U : 0U},
+          tensor.shape);
     }
     for (const Target& target : targets(record, server)) {
-      wire::put(message_, wire::Pull{target.place, target.bytes});
+      message_.put(wire::Pull{target.place, target.measured.bytes});
     }
     leg.over = false;
-    leg.bytes = bytes;
+    leg.bytes = record.bytes;
     ++side.requests;
-    side.bytes += bytes;
-    side.link->send(message_);
+    side.bytes += record.bytes;
+    side.link->send(message_.bytes());
   }
 }
 
 Handler Worker::Impl::push_pull(std::span<const Item> pushes, std::span<const Item> pulls,
                                 Deadline deadline, std::shared_ptr<const void> keep) {
-  const std::int64_t handed_over = clock_ns();
+  const std::int64_t handed_over = node_.ticker().now();
   check_items(pushes, pulls);
   std::size_t bytes = 0;
   for (const Item& item : pushes) bytes += bytes_of(item.tensor);
@@ -352,9 +352,12 @@ Handler Worker::Impl::push_pull(std::span<const Item> pushes, std::span<const It
                 fmt::format("{} has {} requests of ours with {} bytes and answers none in time",
                             side.link->name(), side.requests, side.bytes));
   }
+  // Large slots are used again while they are in the cache.
+  if (bytes > small_request) clear_up();
   Record& record = new_record();
   try {
-    for (const Item& item : pushes) record.push_bytes.push_back(bytes_of(item.tensor));
+    for (const Item& item : pushes) record.pushes.push_back(measure(item.tensor));
+    record.bytes = bytes;
     reserve_pushes(lock, record, pushes, deadline);
     reserve_pulls(record, pulls);
     fill(lock, record, pushes);
@@ -368,12 +371,14 @@ Handler Worker::Impl::push_pull(std::span<const Item> pushes, std::span<const It
     release(record);
     throw;
   }
-  record.keep = std::move(keep);
   record.number = by_number_.add(record);
+  send(record, pushes, handed_over);
+  // The rest while the request is on its way.
+  record.keep = std::move(keep);
   record.handlers = pushes.size() + record.pulls_each;
   record.first = by_handler_.add(record, record.handlers);
   ++counts_.requests;
-  send(record, pushes, handed_over);
+  clear_up();
   return static_cast<Handler>(record.first);
 }
 

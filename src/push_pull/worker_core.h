@@ -9,6 +9,7 @@
 
 #include "push_pull/node.h"
 #include "push_pull/numbered.h"
+#include "push_pull/pack.h"
 #include "push_pull/slots.h"
 #include "push_pull/words.h"
 #include "tensorbus/push_pull.h"
@@ -31,6 +32,7 @@ class Worker::Impl final : private Node::Client {
  private:
   using Lock = Loop::Lock;
   using Word = std::atomic<std::uint64_t>;
+  static constexpr std::size_t most_finished = 1024;  // that are remembered
 
   // A chunk of a server's registered buffer.
   struct Landing {
@@ -68,12 +70,12 @@ class Worker::Impl final : private Node::Client {
   struct Target {
     std::byte* data = nullptr;
     Dtype dtype{};
-    std::size_t dims = 0;
+    Measure measured;
+    std::size_t dims = 0;   // if it is not dense
     std::size_t first = 0;  // where its shape, then its strides begin in extents
-    std::size_t bytes = 0;
-    wire::Place place;  // where the answer comes
-    OwnSlot slot;       // that place, if it is not the tensor itself
-    bool once = false;  // it was opened for this request alone
+    wire::Place place;      // where the answer comes
+    OwnSlot slot;           // that place, if it is not the tensor itself
+    bool once = false;      // it was opened for this request alone
   };
   struct Record {
     std::size_t index = 0;  // of its words
@@ -81,7 +83,8 @@ class Worker::Impl final : private Node::Client {
     std::uint64_t first = 0;  // handler
     std::uint64_t handlers = 0;
     std::vector<Leg> legs;
-    std::vector<std::size_t> push_bytes;
+    std::vector<Measure> pushes;
+    std::size_t bytes = 0;  // of them
     std::vector<Target> pulls;
     std::size_t pulls_each = 0;  // of every server
     std::vector<std::int64_t> extents;
@@ -94,6 +97,7 @@ class Worker::Impl final : private Node::Client {
     std::uint64_t handlers = 0;
     Status status;
     std::vector<Trace> traces;  // by server
+    bool in_ticks = false;      // they are not yet times
   };
   // A server that we lost while it was writing into a pull tensor, and that may still be there.
   struct Orphan {
@@ -109,17 +113,19 @@ class Worker::Impl final : private Node::Client {
   void check_links() const;
   Side* crowded(std::size_t bytes);
   Record& new_record();
+  // Whatever there is left to do for requests that are over. Nobody waits for it, so it is done
+  // while somebody waits for an answer.
+  void clear_up();
   void release(Record& record);
   PeerSlot take_slot(Lock& lock, Side& side, std::size_t bytes, Deadline deadline);
   void reserve_pushes(Lock& lock, Record& record, std::span<const Item> pushes, Deadline deadline);
   void reserve_pulls(Record& record, std::span<const Item> pulls);
-  void reserve_pull(Side& side, Target& target, bool dense);
+  void reserve_pull(Side& side, Target& target);
   void give_back_slots(Side& side, Leg& leg);
   void put_slot(Side& side, PeerSlot slot);
   void close_targets(std::size_t server, Record& record);
   void free_targets(Record& record);
   void fill(Lock& lock, const Record& record, std::span<const Item> pushes);
-  static std::size_t total_bytes(const Record& record);  // pushed
   void send(Record& record, std::span<const Item> pushes, std::int64_t handed_over);
   Word& word(Side& side, const Record& record) const;
 
@@ -133,7 +139,8 @@ class Worker::Impl final : private Node::Client {
   [[noreturn]] void fail(Lock& lock, std::uint64_t handler);
   void end_leg(Record& record, std::size_t server, Status status);
   void end_if_abandoned(Record& record);
-  const Finished* finished(std::uint64_t handler) const;
+  Finished* finished(std::uint64_t handler);
+  void turn_into_times(Finished& entry) const;
   bool still_writing(const Orphan& orphan) const;
 
   void on_up(Link& link) override;
@@ -148,6 +155,7 @@ class Worker::Impl final : private Node::Client {
   std::vector<Side> sides_;
   std::vector<std::unique_ptr<Record>> records_;
   std::vector<Record*> free_records_;
+  std::vector<Record*> ended_;  // to be cleared up
   Numbered<Record> by_handler_;
   Numbered<Record> by_number_;
   std::vector<Finished> history_;
@@ -155,7 +163,7 @@ class Worker::Impl final : private Node::Client {
   std::vector<Orphan> orphans_;
   TimePoint next_look_at_orphans_{};
   std::vector<std::shared_ptr<const void>> dropped_;  // to be let go without the lock
-  std::string message_;
+  wire::Message message_;
   std::vector<std::byte> packed_;
   WorkerCounts counts_;
   Node node_;

@@ -3,11 +3,11 @@
 #include <fmt/ranges.h>
 
 #include <algorithm>
+#include <cstring>
 
 #include "base/clock.h"
 #include "os/process.h"
 #include "push_pull/pack.h"
-#include "push_pull/trace.h"
 #include "push_pull/worker_core.h"
 
 namespace tensorbus::push_pull {
@@ -48,7 +48,8 @@ void Worker::Impl::wait(Handler given, Deadline deadline) {
   std::vector<std::shared_ptr<const void>> dropped;  // before the lock: let go after it
   Lock lock = node_.loop().lock();
   std::swap(dropped, dropped_);
-  Record* record = nullptr;
+  Record* record = by_handler_.find(handler);
+  if (record != nullptr && !settled(*record)) clear_up();  // there is time now
   const bool over = node_.loop().wait(lock, deadline, [&] {
     // Another thread may wait for the same, and have ended it.
     record = by_handler_.find(handler);
@@ -64,7 +65,7 @@ void Worker::Impl::wait(Handler given, Deadline deadline) {
       over && std::ranges::all_of(record->legs, [](const Leg& leg) { return leg.status.ok(); });
   if (!well) fail(lock, handler);
   copy_out(lock, *record);
-  const std::int64_t given_back = clock_ns();
+  const std::int64_t given_back = node_.ticker().now();
   for (Leg& leg : record->legs) leg.times[7] = given_back;
   finish(*record, {});
   std::ranges::move(dropped_, std::back_inserter(dropped));
@@ -78,7 +79,7 @@ void Worker::Impl::copy_out(Lock& lock, Record& record) {
       ++counts_.answers_straight;
     } else {
       ++counts_.answers_copied;
-      bytes += target.bytes;
+      bytes += target.measured.bytes;
     }
   }
   if (bytes == 0) return;
@@ -86,6 +87,10 @@ void Worker::Impl::copy_out(Lock& lock, Record& record) {
   if (bytes > long_copy) lock.unlock();
   for (const Target& target : record.pulls) {
     if (straight(target)) continue;
+    if (target.measured.dense) {
+      std::memcpy(target.data, target.slot.memory.get(), target.measured.bytes);
+      continue;
+    }
     const auto extents = std::span<const std::int64_t>(record.extents).subspan(target.first);
     unpack(target.slot.memory.get(), {target.data, target.dtype, extents.first(target.dims),
                                       extents.subspan(target.dims, target.dims)});
@@ -96,11 +101,12 @@ void Worker::Impl::copy_out(Lock& lock, Record& record) {
 
 // No longer known by its handlers; released once no server has it any more.
 void Worker::Impl::finish(Record& record, Status status) {
-  Finished& entry = history_[next_finished_++ % history_.size()];
+  Finished& entry = history_[next_finished_++ % most_finished];
   entry.first = record.first;
   entry.handlers = record.handlers;
   entry.status = std::move(status);
   entry.traces.clear();
+  entry.in_ticks = true;
   for (const Leg& leg : record.legs) entry.traces.push_back(leg.times);
   by_handler_.remove(record.first, record.handlers);
   --counts_.requests;
@@ -113,8 +119,8 @@ void Worker::Impl::end_if_abandoned(Record& record) {
       !std::ranges::all_of(record.legs, [](const Leg& leg) { return leg.over; })) {
     return;
   }
-  by_number_.remove(record.number);
-  release(record);
+  if (record.keep != nullptr) dropped_.push_back(std::move(record.keep));
+  ended_.push_back(&record);
 }
 
 // After it no server begins to write; some may be writing.
@@ -183,7 +189,7 @@ void Worker::Impl::end_leg(Record& record, std::size_t server, Status status) {
 }
 
 void Worker::Impl::on_answer(Side& side, Decoder& message) {
-  const std::int64_t received = clock_ns();
+  const std::int64_t received = node_.ticker().now_after_reading();
   const auto answer = wire::take<wire::Answer>(message);
   const std::string_view text = message.raw(message.left());
   const auto server = static_cast<std::size_t>(side.link->group());
@@ -192,13 +198,10 @@ void Worker::Impl::on_answer(Side& side, Decoder& message) {
     throw Error(Code::failed, "an answer to what nobody asked");
   }
   for (const Target& target : targets(*record, server)) {
-    if (!straight(target)) fetch_early(target.slot.memory.get(), target.bytes, false);
+    if (!straight(target)) fetch_early(target.slot.memory.get(), target.measured.bytes, false);
   }
   Trace& times = record->legs[server].times;
-  times[2] = answer.received;
-  times[3] = answer.given;
-  times[4] = answer.handed_over;
-  times[5] = answer.sent;
+  std::ranges::copy(answer.times, times.begin() + 2);
   times[6] = received;
   Status status;
   if (answer.code != 0) {
@@ -244,13 +247,27 @@ void Worker::Impl::on_turn() {
   });
 }
 
-const Worker::Impl::Finished* Worker::Impl::finished(std::uint64_t handler) const {
+Worker::Impl::Finished* Worker::Impl::finished(std::uint64_t handler) {
   for (std::size_t back = 1; back <= history_.size(); ++back) {
     if (back > next_finished_) break;
-    const Finished& entry = history_[(next_finished_ - back) % history_.size()];
+    Finished& entry = history_[(next_finished_ - back) % most_finished];
     if (handler >= entry.first && handler < entry.first + entry.handlers) return &entry;
   }
   return nullptr;
+}
+
+// Once, so that whoever asks again is told the same.
+void Worker::Impl::turn_into_times(Finished& entry) const {
+  if (!std::exchange(entry.in_ticks, false)) return;
+  for (std::size_t server = 0; server < servers(); ++server) {
+    const std::span<std::int64_t> trace = entry.traces[server];
+    if (sides_[server].link->shares_memory()) {
+      node_.ticker().to_nanoseconds(trace);
+    } else {
+      node_.ticker().to_nanoseconds(trace.first(2));
+      node_.ticker().to_nanoseconds(trace.last(2));
+    }
+  }
 }
 
 std::vector<Handler> Worker::Impl::handlers(Handler given) {
@@ -271,12 +288,13 @@ std::vector<Handler> Worker::Impl::handlers(Handler given) {
 Trace Worker::Impl::trace(Handler given, std::optional<int> server) {
   const auto handler = static_cast<std::uint64_t>(given);
   const Lock lock = node_.loop().lock();
-  const Finished* const entry = finished(handler);
+  Finished* const entry = finished(handler);
   if (entry == nullptr) {
     if (by_handler_.find(handler) == nullptr) throw unknown(handler);
     throw Error(Code::invalid_argument, fmt::format("request {} has not been waited for", handler));
   }
   if (!entry->status.ok()) throw Error(entry->status);
+  turn_into_times(*entry);
   if (!server) {
     return *std::ranges::max_element(entry->traces, {}, [](const Trace& each) { return each[6]; });
   }
