@@ -21,6 +21,7 @@
 #include "os/fd.h"
 #include "os/poll.h"
 #include "os/process.h"
+#include "push_pull/membership.h"
 #include "tensorbus/push_pull.h"
 #include "tools/commands.h"
 
@@ -232,8 +233,21 @@ int watch(std::vector<std::unique_ptr<Node>>& nodes, const os::Fd& signals) {
   return result;
 }
 
+// What every node would say, said once.
+void check_script(const std::vector<std::string>& script) {
+  if (script.empty()) {
+    throw Error(Code::invalid_argument, "which script is to be run? See tensorbus launch --help");
+  }
+  if (std::error_code error; std::filesystem::is_regular_file(script.front(), error)) return;
+  throw Error(Code::invalid_argument,
+              script.front().starts_with('-')
+                  ? script.front() + " is no option of launch; see tensorbus launch --help"
+                  : "there is no script " + script.front());
+}
+
 int launch(Options options, const std::vector<std::string>& script) {
-  if (script.empty()) throw Error(Code::invalid_argument, "which script is to be run?");
+  check_script(script);
+  push_pull::check(options.job);
   if (options.python.empty()) options.python = default_python();
   const os::Fd signals = ending_signals();
   std::array<int, 2> ends{};
@@ -259,6 +273,14 @@ int launch(Options options, const std::vector<std::string>& script) {
   return result;
 }
 
+// The script is what remains, which the usual formatter does not know of.
+class Formatter final : public CLI::Formatter {
+ public:
+  std::string make_usage(const CLI::App*, std::string name) const override {
+    return "Usage: " + name + " [OPTIONS] SCRIPT [ARGUMENTS]\n";
+  }
+};
+
 }  // namespace
 
 void add_launch(CLI::App& app, Run& run) {
@@ -272,6 +294,7 @@ void add_launch(CLI::App& app, Run& run) {
   command->add_option("--python", options->python,
                       "The interpreter (default: the one beside this)");
   command->prefix_command();
+  command->formatter(std::make_shared<Formatter>());
   command->footer(
       "What follows the options is the script and its arguments. Its lines of output carry the\n"
       "name of the node; when one fails the others are ended, and its code is the result.\n\n"

@@ -184,13 +184,22 @@ def test_whoever_ends_launch_ends_everybody(launch, script, how: signal.Signals)
 
 def test_launch_refuses_nonsense(launch, tmp_path: Path) -> None:
     for arguments, text in (
-        (["--workers", "0", "x.py"], "at least 1"),
-        ([], "script"),
+        (["--workers", "0", __file__], "at least 1"),
+        (["--workers", "some", "x.py"], "--workers"),
+        ([], "which script"),
+        (["--wrokers", "2", "x.py"], "--wrokers is no option"),
         ([str(tmp_path / "no.py")], "no.py"),
     ):
         process = launch(*arguments)
-        assert process.wait(150) != 0
-        assert text in process.errors + "\n".join(all_lines(process))
+        assert process.wait(150) == 2
+        assert text in process.errors
+        assert not list(all_lines(process)), "nothing was started"
+
+
+def test_the_help_of_launch_shows_where_the_script_goes(launch) -> None:
+    process = launch("--help")
+    assert process.wait(150) == 0
+    assert "tensorbus launch [OPTIONS] SCRIPT [ARGUMENTS]" in "".join(all_lines(process))
 
 
 def test_the_example_is_right(launch) -> None:

@@ -29,7 +29,8 @@ def install() -> None:
 
 def main() -> None:
     if len(sys.argv) < 2:
-        sys.exit("usage: python -m tensorbus.fserver script.py [args]")
+        print("usage: python -m tensorbus.fserver script.py [args]", file=sys.stderr)
+        sys.exit(2)
     script = sys.argv[1]
     if script in ("-h", "--help"):
         print(__doc__)
