@@ -10,6 +10,7 @@
 
 #include <condition_variable>
 #include <mutex>
+#include <set>
 
 #include "base/clock.h"
 #include "bus/frame_socket.h"
@@ -286,6 +287,29 @@ TEST_F(SocketChannelTest, ACommandThatIsSentAgainIsAcceptedOnce) {
   socket.send({wire::encode(wire::Submit{2, encode(query("b")), std::nullopt, std::nullopt}), {}});
   ASSERT_TRUE(record_.wait_for<Submission>(2));
   EXPECT_EQ(record_.of<Submission>()[1].id.sequence, 2U);
+}
+
+TEST_F(SocketChannelTest, WhatIsSubmittedWhileAnAgentComesBackIsSentOnce) {
+  auto agent = std::make_unique<ScriptedAgent>(listen(), script());
+  const auto client = connect();
+  std::atomic<bool> enough{false};
+  std::thread submitter([&] {
+    for (int i = 0; !enough; ++i) {
+      client->post(query(std::to_string(i)));
+      std::this_thread::sleep_for(std::chrono::microseconds(50));
+    }
+  });
+  for (std::size_t restarts = 1; restarts <= 10; ++restarts) {
+    agent.reset();
+    agent = std::make_unique<ScriptedAgent>(listen(), script());
+    EXPECT_TRUE(record_.wait_for<SessionUp>(restarts + 1));
+  }
+  enough = true;
+  submitter.join();
+  std::set<std::string> seen;
+  for (const Submission& each : record_.of<Submission>()) {
+    EXPECT_TRUE(seen.insert(context_of(each.command)).second) << context_of(each.command);
+  }
 }
 
 TEST_F(SocketChannelTest, ASessionWhoseProcessDiedMeanwhileIsLost) {

@@ -20,9 +20,8 @@
 #include "base/log.h"
 #include "base/secret.h"
 #include "bus/frame_socket.h"
-#include "bus/heartbeat.h"
+#include "bus/greeting.h"
 #include "bus/pending_command.h"
-#include "bus/socket_channel.h"
 #include "bus/wire.h"
 #include "os/fork.h"
 #include "os/poll.h"
@@ -30,8 +29,6 @@
 namespace tensorbus::bus {
 namespace {
 
-constexpr Duration shortest_retry = std::chrono::milliseconds(20);
-constexpr Duration longest_retry = std::chrono::milliseconds(500);
 // How long an agent may take to say whether it had accepted something that is withdrawn.
 constexpr Duration withdraw_time = std::chrono::seconds(1);
 
@@ -68,8 +65,9 @@ class SocketConnection final : public Connection,
  public:
   SocketConnection(SocketConnectionOptions options, Deadline deadline)
       : options_(std::move(options)), session_(random_session()) {
-    const wire::Welcome welcome = greet(deadline);
-    agent_pid_ = welcome.pid;
+    Greeted agent = greet_agent(options_, session_, wake_, closed_, false, deadline);
+    const std::lock_guard lock(mutex_);
+    adopt(std::move(agent));
   }
 
   // Not in the constructor: cancellations refer to this object weakly.
@@ -174,69 +172,14 @@ class SocketConnection final : public Connection,
  private:
   // --- connecting ---------------------------------------------------------------------------
 
-  // A greeted socket, or an error at the deadline. Errors that time does not mend are thrown at
-  // once.
-  wire::Welcome greet(Deadline deadline) {
-    Duration pause = shortest_retry;
-    while (true) {
-      std::string found;
-      try {
-        return try_to_greet(deadline);
-      } catch (const Error& error) {
-        if (error.code() != Code::unreachable && error.code() != Code::timeout) throw;
-        // One that waits for its agent to come back outlasts whoever has taken its place.
-        if (rejected_ && !thread_.joinable()) throw;
-        found = error.what();
-      }
-      if (deadline.expired() || closed_) throw unreachable(found);
-      pollfd wake{wake_.get(), POLLIN, 0};
-      os::wait_ready({&wake, 1}, sooner(deadline, Deadline::after(pause)));
-      pause = std::min(2 * pause, longest_retry);
-    }
-  }
-
-  wire::Welcome try_to_greet(Deadline deadline) {
-    const std::string path = socket_path(options_.queue_path);
-    auto socket = std::make_unique<FrameSocket>(os::connect_unix_path(path));
-    const os::Credentials peer = os::peer_credentials(socket->socket());
-    if (peer.uid != ::geteuid()) {
-      rejected_ = true;
-      throw Error(Code::unreachable,
-                  fmt::format("{} belongs to user {}, not to us (user {}); give another path", path,
-                              peer.uid, ::geteuid()));
-    }
-    socket->send({wire::encode(wire::Hello{wire::protocol_version, options_.space, options_.rank,
-                                           session_, ::getpid()}),
-                  {}});
-    while (true) {
-      if (std::optional<Frame> frame = socket->receive()) {
-        const wire::FromAgent answer = wire::decode_from_agent(frame->bytes);
-        if (const auto* rejected = std::get_if<wire::Rejected>(&answer)) {
-          rejected_ = true;
-          throw Error(Code::unreachable, path + ": " + rejected->reason.message);
-        }
-        const auto* welcome = std::get_if<wire::Welcome>(&answer);
-        if (welcome == nullptr) throw Error(Code::failed, path + " is not served by an agent");
-        adopt(std::move(socket), *welcome);
-        return *welcome;
-      }
-      if (socket->closed()) throw Error(Code::unreachable, "the agent ended while it was greeted");
-      pollfd ready[] = {{socket->socket().get(), POLLIN, 0}, {wake_.get(), POLLIN, 0}};
-      if (!os::wait_ready(ready, deadline)) {
-        throw Error(Code::timeout, "an agent listens at " + path + " but does not answer");
-      }
-      if (ready[1].revents != 0) throw Error(Code::cancelled, "the client was closed");
-    }
-  }
-
-  void adopt(std::unique_ptr<FrameSocket> socket, const wire::Welcome& welcome) {
-    const std::lock_guard lock(mutex_);
-    agent_pid_ = welcome.pid;
+  // Under the mutex, as everything below.
+  void adopt(Greeted agent) {
+    agent_pid_ = agent.welcome.pid;
 #ifdef PR_SET_PTRACER
     // Where Yama asks for it: this agent may read our memory. Elsewhere there is no such call.
-    if (welcome.pid > 0) ::prctl(PR_SET_PTRACER, welcome.pid, 0, 0, 0);
+    if (agent_pid_ > 0) ::prctl(PR_SET_PTRACER, agent_pid_.load(), 0, 0, 0);
 #endif
-    socket_ = std::move(socket);
+    socket_ = std::move(agent.socket);
     os::close_in_children(socket_->socket().get());
   }
 
@@ -247,13 +190,7 @@ class SocketConnection final : public Connection,
     old_sockets_.push_back(std::move(socket_));
   }
 
-  Error unreachable(const std::string& found) const {
-    return {
-        Code::unreachable,
-        fmt::format("agent {} cannot be reached: {}. {} Is `tensorbus agent --rank {}` running, "
-                    "and are AGENT_RANK and TENSOR_BUS_COMMAND_QUEUE_PATH right?",
-                    options_.rank, found, describe_heartbeat(options_.state_path), options_.rank)};
-  }
+  Error unreachable(const std::string& found) const { return unreachable_agent(options_, found); }
 
   // --- under the mutex ----------------------------------------------------------------------
 
@@ -507,21 +444,21 @@ class SocketConnection final : public Connection,
   }
 
   void come_back() {
-    wire::Welcome welcome;
+    Greeted agent;
     try {
-      rejected_ = false;
-      welcome = greet(Deadline::never());
+      agent = greet_agent(options_, session_, wake_, closed_, true, Deadline::never());
     } catch (const Error& error) {
-      const std::lock_guard lock(mutex_);
-      if (closed_) return;
-      log::warn("{}", error.what());
+      if (!closed_) log::warn("{}", error.what());
       return;
     }
     Over over;
     {
       const std::lock_guard lock(mutex_);
       if (closed_) return;
+      const wire::Welcome welcome = agent.welcome;
       log::info("agent {} is back as process {}", options_.rank, welcome.pid);
+      // In one go: what another thread submits meanwhile would be sent twice.
+      adopt(std::move(agent));
       std::map<std::uint64_t, std::shared_ptr<Entry>> unanswered;
       unanswered.swap(entries_);
       sequence_ = std::max(sequence_, welcome.last_accepted);
@@ -559,7 +496,6 @@ class SocketConnection final : public Connection,
   const unsigned made_in_ = os::fork_generation();
   std::atomic<std::int64_t> agent_pid_{0};
   os::EventFd wake_;
-  bool rejected_ = false;  // by an agent that is not ours; of whoever greets
 
   std::mutex mutex_;
   std::condition_variable changed_;
