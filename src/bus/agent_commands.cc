@@ -243,7 +243,8 @@ void Agent::register_batch(const Submission& submission, const RegisterBatch& co
     return replace_memory(submission, *place, record);
   }
   if (place != nullptr) {
-    if (!place->stale() && !place->over()) {
+    // One that is closing has memory to give back, but its name is free.
+    if (!place->stale() && !place->closing()) {
       refuse(fmt::format("batch \"{}\" is registered already; close it first", command.batch));
     }
     disputed_[{command.batch, side}] = place->disputed();

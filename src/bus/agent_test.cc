@@ -204,6 +204,58 @@ TEST_P(AgentTest, AnotherLayoutForALiveSideIsAnErrorForTheNewcomerOnly) {
   fleet_.expect(other, 3, shape, 9);
 }
 
+// proves: B3.14
+TEST_P(AgentTest, AWorkerTakesThePlaceOfOneThatDiedWhileItsRecvStillDrains) {
+  const TestSide one = side("train", {0}, Replicate{});
+  const TestSide other = side("infer", {1}, Replicate{});
+  fleet_.set_up(one, other, shape);
+  Cluster& cluster = fleet_.cluster;
+  bool reads = false;
+  cluster.on_step = [&](Rank rank, Step step) { reads |= rank == 1 && step == Step::reading; };
+  fleet_.recv(1);
+  fleet_.send(0);
+  cluster.run_until([&] { return reads; });
+  cluster.weather.slow.insert(1);
+  fleet_.node(1).replace_worker();
+  fleet_.wait_ok({{1, fleet_.init(1, other, "train")}});
+  const CommandId registers = fleet_.enlist(1, other, shape);
+  cluster.weather.slow.clear();
+  fleet_.wait_ok({{1, registers}});
+  fleet_.fill(one, shape, 7);
+  fleet_.wait_ok({{0, fleet_.send(0)}, {1, fleet_.recv(1)}});
+  fleet_.expect(other, 1, shape, 7);
+}
+
+// proves: B3.10
+TEST_P(AgentTest, AReaderThatStoodStillWhileItConfirmedIsToldThatItsSenderIsGone) {
+  const bool word_first = GetParam() % 2 == 0;  // it sees the word before it hears why
+  const TestSide one = side("train", {0}, Replicate{});
+  const TestSide other = side("infer", {1}, Replicate{});
+  fleet_.set_up(one, other, shape);
+  fleet_.fill(one, shape, 5);
+  Cluster& cluster = fleet_.cluster;
+  const auto line = Weather::line(0, 1);
+  bool confirms = false;
+  cluster.on_step = [&](Rank rank, Step step) {
+    if (rank != 1 || step != Step::committing || std::exchange(confirms, true)) return;
+    fleet_.node(0).submit(CloseBatch{"b", fleet_.registrations.at({0, "train"})});
+    fleet_.node(0).step();
+    if (word_first) cluster.weather.cut.insert(line);
+    if (!word_first) cluster.weather.slow.insert(1);
+    cluster.clock().advance(seconds(3));
+  };
+  const CommandId recv = fleet_.recv(1);
+  fleet_.send(0);
+  cluster.run_until([&] { return confirms; });
+  if (word_first) {
+    for (int i = 0; i < 10; ++i) fleet_.node(1).step();
+    cluster.weather.cut.clear();
+  }
+  const Outcome outcome = fleet_.wait(1, recv);
+  EXPECT_EQ(outcome.status.code, Code::peer_lost) << outcome.status.message;
+  EXPECT_THAT(outcome.lost, ElementsAre(0));
+}
+
 // proves: B3.10
 TEST_P(AgentTest, AfterASenderDiedAllSendersRegisterAgainAndRoundsRestart) {
   fleet_.set_up(train_, infer_, shape);

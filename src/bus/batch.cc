@@ -298,7 +298,7 @@ void Batch::step_recv(Queued& recv) {
   if (running == nullptr) return;
   running->step();
   context_.channel.progress(recv.id, running->bytes_done(), running->bytes_total());
-  if (!running->done() || running->unexplained(context_.now)) return;
+  if (!running->done() || running->unexplained()) return;
   context_.at(Step::received);
   if (record_.versioned && running->outcome().status.ok()) {
     publish_version(running->outcome().version);
@@ -385,8 +385,7 @@ TimePoint Batch::wake_at() const {
   }
   for (const Query& query : queries_) at = std::min(at, query.deadline.at());
   if (source_ != nullptr) at = std::min(at, source_->wake_at());
-  if (reader_ != nullptr && reader_->recv() != nullptr &&
-      reader_->recv()->unexplained(context_.now)) {
+  if (reader_ != nullptr && reader_->recv() != nullptr && reader_->recv()->unexplained()) {
     at = std::min(at, reader_->recv()->explained_by());
   }
   if (reader_ != nullptr && reader_->idle() && !closing_) at = std::min(at, reader_->retry_at());

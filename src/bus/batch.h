@@ -36,6 +36,7 @@ class Batch {
   const KnownFailures& disputed() const noexcept { return disputed_; }
   // Its senders have to register again; this one may be replaced.
   bool stale() const noexcept { return !stale_.ok(); }
+  bool closing() const noexcept { return closing_; }
   // Nothing of it is left to wait for.
   bool over() const noexcept;
 

@@ -44,7 +44,7 @@ void check_rank_is_free(Store& store, const std::string& space, Rank rank, fabri
   try {
     address = decode_agent_record(*found).address;
     if (!answers(fabric, address, secret, sooner(deadline, Deadline::after(patience)))) return;
-  } catch (const Error& error) {
+  } catch (const Error&) {
     // Malformed, or of a fabric that we cannot reach: then nobody can tell.
     return;
   }

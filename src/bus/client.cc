@@ -11,6 +11,7 @@
 #include "base/secret.h"
 #include "bus/loan.h"
 #include "bus/pending_command.h"
+#include "bus/renew.h"
 
 namespace tensorbus::bus {
 namespace {
@@ -78,26 +79,29 @@ Client::Client(std::shared_ptr<Connection> connection, std::shared_ptr<fabric::P
 
 Client::~Client() { close(Deadline::after(Duration::zero())); }
 
-// Submits and waits; an agent that is replaced meanwhile is asked again, since these commands can
-// be repeated.
+std::optional<Outcome> Client::try_to_run(const Command& command, std::shared_ptr<Loan> loan,
+                                          Deadline deadline) {
+  // Waits for an agent that is about to come back.
+  const std::shared_ptr<Pending> pending =
+      connection_->submit(command, std::move(loan), deadline, deadline);
+  Outcome outcome;
+  try {
+    outcome = pending->wait(later(deadline));
+  } catch (const Error& error) {
+    pending->cancel({Code::cancelled, "its caller has given up"});
+    if (error.code() != Code::timeout) throw;
+    throw Error(Code::timeout, fmt::format("{}: the agent (process {}) has not answered in time",
+                                           describe(command), connection_->agent_pid()));
+  }
+  if (outcome.status.ok()) return outcome;
+  if (outcome.status.code != Code::unreachable || deadline.expired()) throw CommandError(outcome);
+  log::info("{}; trying again", outcome.status.message);
+  return std::nullopt;
+}
+
 Outcome Client::run(const Command& command, std::shared_ptr<Loan> loan, Deadline deadline) {
   while (true) {
-    const std::shared_ptr<Pending> pending = connection_->submit(command, loan, deadline, deadline);
-    Outcome outcome;
-    try {
-      outcome = pending->wait(later(deadline));
-    } catch (const Error& error) {
-      pending->cancel({Code::cancelled, "its caller has given up"});
-      if (error.code() != Code::timeout) throw;
-      throw Error(Code::timeout, fmt::format("{}: the agent (process {}) has not answered in time",
-                                             describe(command), connection_->agent_pid()));
-    }
-    if (outcome.status.ok()) return outcome;
-    if (outcome.status.code != Code::unreachable || deadline.expired()) {
-      throw CommandError(outcome);
-    }
-    // submit() waits for the agent to come back.
-    log::info("{}; trying again", outcome.status.message);
+    if (auto outcome = try_to_run(command, loan, deadline)) return *std::move(outcome);
   }
 }
 
@@ -174,7 +178,7 @@ std::uint64_t Client::register_tensors(const std::string& batch,
   for (const std::string& pair : pairs) wait_for_pair(pair, std::nullopt, deadline);
   registration->loan = make_loan(views, *gates_);
   try {
-    run(command, registration->loan, deadline);
+    while (!try_to_run(command, registration->loan, deadline)) renew(command, random_number());
   } catch (const Error&) {
     // It may have been registered just when we gave up.
     connection_->post(CloseBatch{batch, command.registration});

@@ -87,6 +87,10 @@ class Client {
  private:
   struct Registration;
 
+  // Submits and waits. Nothing: the agent has ended meanwhile, and there is time to ask the next.
+  std::optional<Outcome> try_to_run(const Command& command, std::shared_ptr<Loan> loan,
+                                    Deadline deadline);
+  // For commands that can be repeated as they are.
   Outcome run(const Command& command, std::shared_ptr<Loan> loan, Deadline deadline);
   // Without a local name: every side of it that was asked for.
   void wait_for_pair(const std::string& pair, const std::optional<std::string>& local,

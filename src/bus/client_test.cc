@@ -47,6 +47,9 @@ class ClientTest : public testing::Test {
         tickets_.push_back(transfer->ticket);
         open_.push_back(submission->id);
         if (!hold_) channel.complete(open_.back(), answer_);
+      } else if (lose_ > 0) {
+        --lose_;
+        channel.complete(submission->id, {.status = {Code::unreachable, "the agent has ended"}});
       } else if (!hold_) {
         channel.complete(submission->id, answer_);
       } else {
@@ -101,6 +104,7 @@ class ClientTest : public testing::Test {
   std::deque<CommandId> open_;
   std::shared_ptr<Loan> loan_;
   Outcome answer_;
+  int lose_ = 0;  // so many commands: their agent ends before it answers
   bool hold_ = false;
   bool obedient_ = true;
   bool release_ = false;
@@ -176,6 +180,16 @@ TEST_F(ClientTest, AFailureComesWithAllThatTheAgentSays) {
   const auto later = send(false, soon());
   EXPECT_EQ(status_of([&] { later->acquire(soon()); }), lost.status);
   EXPECT_EQ(status_of([&] { later->result(soon()); }), lost.status);
+}
+
+TEST_F(ClientTest, ARegistrationIsTriedAgainAsANewOneWhenTheAgentHasEnded) {
+  set([&] { lose_ = 2; });
+  const std::uint64_t registration = register_batch();
+  std::set<std::uint64_t> tried;
+  for (const Command& command : commands_)
+    tried.insert(std::get<RegisterBatch>(command).registration);
+  EXPECT_EQ(tried.size(), 3u);
+  EXPECT_EQ(std::get<RegisterBatch>(commands_.back()).registration, registration);
 }
 
 TEST_F(ClientTest, AMovedTensorIsRefusedByName) {

@@ -121,7 +121,7 @@ void Recv::on_read(std::size_t part, const fabric::Completion& completion) {
         }
       }
     }
-    if (why.code == Code::withdrawn) explained_by_ = context_.now + patience_with_senders;
+    if (why.code == Code::withdrawn) await_explanation();
     fail({why.code, fmt::format("round {}: {}{}", round_, why.message, undefined)},
          RecvEvent::failed);
     return;
@@ -134,8 +134,22 @@ void Recv::on_read(std::size_t part, const fabric::Completion& completion) {
   }
 }
 
+// Patience begins with the next step: the time of this one may be from before its agent stood
+// still.
+bool Recv::unexplained() noexcept {
+  if (!taken_back_at_) return false;
+  if (!explained_by_ && context_.now > *taken_back_at_) {
+    explained_by_ = context_.now + patience_with_senders;
+  }
+  return !explained_by_ || context_.now < *explained_by_;
+}
+
+TimePoint Recv::explained_by() const noexcept {
+  return explained_by_.value_or(*taken_back_at_ + patience_with_senders);
+}
+
 void Recv::withdrawn(Rank rank, const std::string& why) {
-  explained_by_ = TimePoint::min();
+  taken_back_at_.reset();
   if (state_ != RecvState::reading) return;
   fail({Code::withdrawn,
         fmt::format("round {}: rank {} withdrew it ({}){}", round_, rank, why, undefined)},
@@ -143,10 +157,11 @@ void Recv::withdrawn(Rank rank, const std::string& why) {
 }
 
 void Recv::lost(const Status& why, Rank rank) {
-  if (unexplained(context_.now)) {
-    explained_by_ = TimePoint::min();
+  const bool committing = state_ == RecvState::committing;
+  if (committing) loss_ = {why, rank};
+  if (std::exchange(taken_back_at_, std::nullopt)) {
     outcome_.lost = {rank};
-    outcome_.status = {why.code, why.message + aftermath()};
+    outcome_.status = {why.code, why.message + (committing ? "" : aftermath())};
   }
   if (state_ != RecvState::reading && state_ != RecvState::waiting) return;
   outcome_.lost = {rank};
@@ -222,11 +237,14 @@ void Recv::on_committed(std::size_t at, const fabric::Completion& completion) {
     outcome_.status = {Code::peer_lost,
                        fmt::format("round {}: rank {} was lost while it was being told ({})",
                                    round_, commit.rank, completion.status.message)};
+  } else if (outcome_.status.ok() && loss_) {
+    outcome_.lost = {loss_->second};
+    outcome_.status = loss_->first;
   } else if (outcome_.status.ok()) {
     outcome_.status = {
         Code::withdrawn,
         fmt::format("round {}: rank {} withdrew it before all was read", round_, commit.rank)};
-    explained_by_ = context_.now + patience_with_senders;
+    await_explanation();
   }
   if (left_ == 0) settle();
 }

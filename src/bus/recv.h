@@ -51,10 +51,10 @@ class Recv : public std::enable_shared_from_this<Recv> {
   const Outcome& outcome() const noexcept { return outcome_; }
   std::int64_t bytes_done() const noexcept { return bytes_done_; }
   std::int64_t bytes_total() const noexcept { return bytes_total_; }
-  // Memory was taken back and nobody has said why: until then a sender may be gone. Later it is as
+  // Memory was taken back and nobody has said why: for a while a sender may be gone. Later it is as
   // it looks.
-  bool unexplained(TimePoint now) const noexcept { return now < explained_by_; }
-  TimePoint explained_by() const noexcept { return explained_by_; }
+  bool unexplained() noexcept;
+  TimePoint explained_by() const noexcept;
   // The round can not be read again.
   bool consumed() const noexcept { return consumed_; }
 
@@ -74,6 +74,7 @@ class Recv : public std::enable_shared_from_this<Recv> {
   void commit();
   void on_committed(std::size_t at, const fabric::Completion& completion);
   void settle();
+  void await_explanation() { taken_back_at_ = context_.now; }
   // What a failure says of the round and the targets.
   std::string aftermath() const;
 
@@ -93,7 +94,9 @@ class Recv : public std::enable_shared_from_this<Recv> {
   bool damaged_ = false;
   std::size_t committed_ = 0;
   bool consumed_ = false;
-  TimePoint explained_by_ = TimePoint::min();
+  std::optional<std::pair<Status, Rank>> loss_;  // heard of while it commits
+  std::optional<TimePoint> taken_back_at_;       // and not explained
+  std::optional<TimePoint> explained_by_;
   std::int64_t bytes_done_ = 0;
   std::int64_t bytes_total_ = 0;
 };

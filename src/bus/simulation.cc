@@ -118,6 +118,7 @@ Node::Node(Cluster& cluster, Rank rank) : cluster_(cluster), rank_(rank) { resta
 
 void Node::restart(bool new_worker) {
   stopped_ = false;
+  stopped_at_.reset();
   did_something_ = false;
   fabric::MemoryFabricOptions options{"rank " + std::to_string(rank_), "secret", &cluster_.clock_};
   options.arrives = [this](const fabric::Identity& peer) {
@@ -158,10 +159,28 @@ void Node::restart(bool new_worker) {
   channel_->push(SessionUp{session_, 1});
 }
 
+void Node::step() {
+  did_something_ = false;
+  const auto old = std::exchange(stopped_at_, std::nullopt);
+  agent_->step(old.value_or(cluster_.clock_.now()));
+}
+
+void Node::stop() {
+  stopped_ = true;
+  stopped_at_ = cluster_.clock_.now();
+}
+
 void Node::kill() {
   agent_.reset();
   fabric_.reset();
   directory_.reset();
+}
+
+void Node::replace_worker() {
+  channel_->push(SessionLost{session_, {Code::peer_lost, "its process has ended"}});
+  session_ = ++cluster_.sessions_;
+  sequence_ = 0;
+  channel_->push(SessionUp{session_, 1});
 }
 
 void Node::lapse() { directory_->expire(); }
@@ -201,8 +220,7 @@ std::optional<Rank> Cluster::step() {
     return std::nullopt;
   }
   if (node.stopped_) return std::nullopt;
-  node.did_something_ = false;
-  node.agent_->step(clock_.now());
+  node.step();
   return node.rank_;
 }
 

@@ -3,6 +3,7 @@
 #pragma once
 
 #include <algorithm>
+#include <charconv>
 #include <deque>
 #include <functional>
 #include <map>
@@ -136,7 +137,9 @@ struct Weather {
 
 // Whose fabric it is.
 inline Rank rank_of(const fabric::Identity& identity) {
-  return static_cast<Rank>(std::stoi(identity.name.substr(5)));
+  Rank rank = 0;
+  std::from_chars(identity.name.data() + 5, identity.name.data() + identity.name.size(), rank);
+  return rank;
 }
 
 class Cluster;
@@ -157,11 +160,16 @@ class Node {
   // What its agent did when it last did something.
   const std::set<Step>& last_steps() const noexcept { return last_steps_; }
 
+  // Its agent does what there is to do.
+  void step();
   // The process dies: everything but the committed state is gone.
   void kill();
   // With a worker of its own, or with the one that outlived the agent.
   void restart(bool new_worker = true);
-  void stop() { stopped_ = true; }
+  // When it has looked at the clock: it goes on with the old time.
+  void stop();
+  // The worker dies and another takes its place; the agent lives.
+  void replace_worker();
   void resume() { stopped_ = false; }
   bool stopped() const noexcept { return stopped_; }
   void lapse();
@@ -169,6 +177,7 @@ class Node {
   void disconnect(Rank other);
 
   SimulatedChannel& channel() { return *channel_; }
+  StateStore& state() { return state_; }
 
  private:
   friend class Cluster;
@@ -182,6 +191,7 @@ class Node {
   std::uint64_t session_ = 0;
   std::uint64_t sequence_ = 0;
   bool stopped_ = false;
+  std::optional<TimePoint> stopped_at_;
   std::set<Step> last_steps_;
   bool did_something_ = false;  // in this turn of its loop
 };

@@ -27,6 +27,15 @@ void Checks::note_registration(std::uint64_t registration, Life life) {
   troubled_.insert(life.rank);
 }
 
+void Checks::note_registered(std::uint64_t registration, Rank rank, std::uint64_t since) {
+  troubled_.erase(rank);
+  const auto begun = begun_.find(registration);
+  if (begun != begun_.end() && begun->second < since) {
+    violate_("I17",
+             fmt::format("rank {} has registered for a generation of an agent before", rank));
+  }
+}
+
 std::optional<std::pair<End, std::int64_t>> Checks::generation_of(Life life) const {
   const auto found = generations_.find(life);
   return found == generations_.end() ? std::nullopt : std::optional(found->second);
@@ -66,6 +75,7 @@ void Checks::on_generation(const GenerationKey& key, const Generation& generatio
                  fmt::format("generation {}: rank {} has not registered", generation.number, rank));
         continue;
       }
+      begun_.try_emplace(sender.registration, steps_);
       const auto [at, fresh] =
           generations_.emplace(life->second, std::pair(key.group, generation.number));
       if (!fresh && at->second != std::pair(key.group, generation.number)) {

@@ -32,7 +32,8 @@ class Checks {
   // A user registers; until it has, and after a death, a lapse or a close, its rank may end
   // generations. A lapse is heard of at any later time.
   void note_registration(std::uint64_t registration, Life life);
-  void note_registered(Rank rank) { troubled_.erase(rank); }
+  // It is done; it was asked for then.
+  void note_registered(std::uint64_t registration, Rank rank, std::uint64_t since);
   void note_trouble(Rank rank) { troubled_.insert(rank); }
   void note_lapse(Rank rank) { lapsed_.insert(rank); }
   // Nothing: it belongs to none.
@@ -70,7 +71,8 @@ class Checks {
   std::map<Rank, std::uint64_t> last_conflict_;                       // of its own words
   std::map<std::pair<Rank, std::int64_t>, std::uint64_t> last_read_;  // by reader and round
 
-  std::map<std::uint64_t, Life> lives_;  // by registration
+  std::map<std::uint64_t, Life> lives_;           // by registration
+  std::map<std::uint64_t, std::uint64_t> begun_;  // when its generation did, by registration
   std::map<Rank, std::int64_t> newest_;
   std::map<Life, std::pair<End, std::int64_t>> generations_;
   std::set<Rank> troubled_;

@@ -1,5 +1,6 @@
 #include <algorithm>
 
+#include "bus/renew.h"
 #include "bus/simulation_world.h"
 #include "tensorbus/plan.h"
 
@@ -43,6 +44,7 @@ void User::die() {
 }
 
 void User::lose_agent() {
+  const bool enlisting = phase_ == Phase::enlist && !pending_.empty();
   pending_.clear();
   after_error_.clear();
   if (phase_ == Phase::init) return;
@@ -52,6 +54,10 @@ void User::lose_agent() {
     spoil();
   }
   phase_ = Phase::enlist;
+  if (!enlisting) return;
+  // Its call is still under way: the client asks the agent that has taken over.
+  renew(enlisting_, world_.cluster.random());
+  ask_to_enlist();
 }
 
 void User::close() {
@@ -67,7 +73,7 @@ void User::leave() {
   world_.say("rank {}: close", rank_);
   world_.checks.note_trouble(rank_);
   phase_ = Phase::leave;
-  pending_.push_back({node().submit(CloseBatch{"b", registration_})});
+  pending_.push_back({node().submit(CloseBatch{"b", enlisting_.registration})});
 }
 
 void User::act() {
@@ -148,7 +154,10 @@ void User::on_outcome(const Pending& pending, const Outcome& outcome) {
     case Phase::enlist:
       if (status.ok()) {
         phase_ = Phase::work;
-        world_.checks.note_registered(rank_);
+        world_.checks.note_registered(enlisting_.registration, rank_, pending.since);
+      } else if (status.code == Code::invalid_argument) {
+        // All that users ask for fits.
+        world_.violate("I9", fmt::format("rank {} cannot register: {}", rank_, status.message));
       }
       break;
     case Phase::work:
@@ -176,19 +185,24 @@ void User::enlist() {
   loan_ = std::make_shared<SimulatedLoan>(
       std::vector<SimulatedLoan::Tensor>{{Dtype::int64, local, {}, {}}});
   spoil();
+  after_error_.clear();
+  enlisting_ = {};
+  enlisting_.batch = "b";
+  enlisting_.registration = world_.cluster.random();
+  enlisting_.chunk_bytes = 16;
+  enlisting_.verify = static_cast<Verify>(enlisting_.registration % 3);
+  enlisting_.items = {
+      {"p", "", Dtype::int64, local, plan::contiguous_strides(local), std::nullopt}};
+  ticket_ = 0;
+  ask_to_enlist();
+}
+
+void User::ask_to_enlist() {
   ++life_;
   accepted_ = 0;
-  ticket_ = 0;
-  after_error_.clear();
-  RegisterBatch command;
-  command.batch = "b";
-  registration_ = command.registration = world_.cluster.random();
-  command.chunk_bytes = 16;
-  command.verify = static_cast<Verify>(registration_ % 3);
-  command.items = {{"p", "", Dtype::int64, local, plan::contiguous_strides(local), std::nullopt}};
   world_.say("rank {}: register_tensors, for the {}. time", rank_, life_);
-  world_.checks.note_registration(registration_, {rank_, life_});
-  submit({}, command, loan_, seconds(2));
+  world_.checks.note_registration(enlisting_.registration, {rank_, life_});
+  submit({}, enlisting_, loan_, seconds(2));
 }
 
 template <typename Visit>

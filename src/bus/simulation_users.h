@@ -23,6 +23,9 @@ struct Faults {
 };
 inline constexpr Faults all_faults{true, true, true, true, true, true};
 
+// Whether such a fault can hit an agent that has just taken this step; all but a few can.
+bool can_hit(const std::string& fault, Step step);
+
 struct Report {
   std::vector<std::string> history;
   std::vector<std::string> violations;  // invariants that did not hold, by number

@@ -29,7 +29,7 @@ World::World(std::uint64_t seed, const Faults& faults)
   cluster.weather.network = odds(3);
   if (faults_.slow && odds(4)) cluster.weather.queue = 2 + cluster.random(3);
   if (faults_.slow && odds(4)) cluster.weather.words = 8 + cluster.random(8);
-  cluster.on_full_queue = [this](Rank) { ++report.counts["full queues"]; };
+  cluster.on_full_queue = [this](Rank rank) { hit("full queue", rank); };
   two_way_ = odds(3);
   make_sides();
   for (UserSide& side : sides_) {
@@ -75,9 +75,18 @@ void World::violate(const std::string& invariant, const std::string& what) {
   report.violations.push_back(invariant + ": " + what);
 }
 
+// An agent that has just started has nothing to say, and a worker that has not registered no memory
+// to take back.
+bool can_hit(const std::string& fault, Step step) {
+  if (fault == "raise") return step != Step::started && step != Step::pairing;
+  return fault != "full queue" || step != Step::started;
+}
+
 void World::hit(const std::string& fault, Rank rank) {
   std::string after;
   for (const Step step : cluster.node(rank).last_steps()) {
+    if (!can_hit(fault, step))
+      violate("the report", fmt::format("{} at {}", fault, to_string(step)));
     after += fmt::format("{}{}", after.empty() ? "" : ", ", to_string(step));
     ++report.hits[fault][static_cast<std::size_t>(step)];
   }
@@ -194,6 +203,10 @@ void World::hurt_process(User& user, Node& node) {
     node.kill();
     node.restart(false);
     user.lose_agent();
+  } else if (odds(3)) {
+    hit("kill of the worker", user.rank());
+    node.replace_worker();
+    user.die();
   } else {
     hit("kill", user.rank());
     node.kill();

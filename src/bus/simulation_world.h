@@ -68,6 +68,7 @@ class User {
   Node& node() const;
   void init();
   void enlist();
+  void ask_to_enlist();
   void send();
   void recv();
   Duration patience() const;
@@ -89,7 +90,7 @@ class User {
   Phase phase_ = Phase::init;
   std::deque<Pending> pending_;
   std::shared_ptr<SimulatedLoan> loan_;
-  std::uint64_t registration_ = 0;
+  RegisterBatch enlisting_;
   std::int64_t life_ = 0;  // registrations so far
   std::uint64_t ticket_ = 0;
   std::int64_t accepted_ = 0;               // sends of this life

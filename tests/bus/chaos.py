@@ -5,6 +5,7 @@ An agent stops itself at a named step of the protocol; then something is killed,
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import signal
@@ -47,9 +48,26 @@ class Shot:
         return (ROUND | JOINING | SENDING_ANEW)[self.step]
 
 
-# A fault that is known: the registration comes back as done, and the agent's successor lacks it.
-IN_VAIN = Shot("generation begun", "sender's agent")
 SHOTS = [Shot(step, victim) for step in ROUND | JOINING | SENDING_ANEW for victim in VICTIMS]
+
+
+def useful_descriptors(agent: Process) -> int:
+    """All but sockets that no table of the kernel knows any more.
+
+    UCX forgets to close one whenever a connection is refused while it asks for it, as it is when
+    the host of a dead process is this machine.
+    """
+    known = {
+        line.split()[column]
+        for table, column in (("tcp", 9), ("tcp6", 9), ("unix", 6))
+        for line in Path(f"/proc/{agent.pid}/net/{table}").read_text().splitlines()[1:]
+    }
+    count = 0
+    for link in Path(f"/proc/{agent.pid}/fd").iterdir():
+        with contextlib.suppress(FileNotFoundError):
+            kind, _, inode = os.readlink(link).partition(":")
+            count += kind != "socket" or inode.strip("[]") in known
+    return count
 
 
 class Chaos:
@@ -73,7 +91,7 @@ class Chaos:
         for worker in self.workers.values():
             worker.registered()
         self.run_rounds()
-        self._descriptors = {rank: agent.open_descriptors() for rank, agent in self.agents.items()}
+        self._descriptors = {rank: useful_descriptors(a) for rank, a in self.agents.items()}
 
     def _on(self, rank: int) -> list[str]:
         return [] if self._hosts is None else self._hosts.on(int(rank != SENDER))
@@ -137,7 +155,7 @@ class Chaos:
         if shot.step in ROUND:
             self._check_round(shot, since)
         self._recover(shot, killed)
-        self.run_rounds(registered_in_vain=shot == IN_VAIN)
+        self.run_rounds()
 
     def _provoke(self, shot: Shot) -> None:
         """Nobody waits for an answer of the agent that is about to stop."""
@@ -216,11 +234,12 @@ class Chaos:
             line = self.workers[rank].process.line(60)
             if line == "registered":
                 return
-            assert json.loads(line)["error"] in {"ConnectionError", "PeerLostError", "RuntimeError"}
+            allowed = {"ConnectionError", "PeerLostError", "RuntimeError"}
+            assert json.loads(line)["error"] in allowed, f"rank {rank}: {line}"
             self.workers[rank].process.tell("register")
         raise AssertionError(f"rank {rank} cannot register: {line}")
 
-    def run_rounds(self, registered_in_vain: bool = False) -> None:
+    def run_rounds(self) -> None:
         """Until all receivers take part in the same, with the right contents."""
         self._value = self._value % 100 + 1
         sender = self.workers[SENDER]
@@ -233,11 +252,6 @@ class Chaos:
                 self.workers[rank].start("recv")
             sender.start("send")
             sent = sender.outcome()
-            if registered_in_vain and "has to register it again" in sent.get("message", ""):
-                waiting = set(RECEIVERS)
-                sender.process.tell("register")
-                self._await_registered(SENDER)
-                continue
             # Who comes back is, for the sender, still the one that was lost.
             assert "round" in sent or sent["error"] == "PeerLostError", sent
             waiting = {rank for rank in RECEIVERS if not self._received(rank, sent)}
@@ -263,6 +277,6 @@ class Chaos:
     def check_descriptors(self) -> None:
         for rank, agent in self.agents.items():
             eventually(
-                lambda a=agent, r=rank: a.open_descriptors() <= self._descriptors[r] + 8,
+                lambda a=agent, r=rank: useful_descriptors(a) <= self._descriptors[r] + 8,
                 f"agent {rank} to have as few descriptors as at first",
             )

@@ -173,6 +173,18 @@ def test_a_killed_agent_of_the_sender(round_: Round, moment: str) -> None:
     round_.run(6)
 
 
+@pytest.mark.proves("B3.8", "B5.18")
+def test_a_registration_outlives_the_agent_that_had_begun_it(round_: Round) -> None:
+    sender, agent = round_.workers[SENDER], round_.bus.agents[SENDER]
+    round_.bus.halt(SENDER).arm("generation begun")
+    sender.process.tell("register")
+    round_.bus.halt(SENDER).wait(agent)
+    agent.kill()
+    round_.bus.start_agent(SENDER)
+    sender.registered()
+    round_.run(6)
+
+
 @MOMENTS
 @pytest.mark.proves("B3.3", "B3.8", "B3.17", "B5.18")
 def test_a_killed_receiver(round_: Round, moment: str) -> None:

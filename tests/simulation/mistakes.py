@@ -195,3 +195,18 @@ MISTAKES = (
         ("I7",),
     ),
 )
+
+# What kills of real processes found first.
+FOUND_ELSEWHERE = (
+    Mistake(
+        "a registration that is tried again keeps its number",
+        (
+            (
+                "src/bus/renew.cc",
+                "command.registration = number;",
+                "static_cast<void>(command), static_cast<void>(number);",
+            ),
+        ),
+        ("I17",),
+    ),
+)

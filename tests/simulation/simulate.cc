@@ -1,5 +1,5 @@
 // Simulated clusters from seeds. One is told line by line; of many, how often each kind of fault
-// hit each step. Exits with 1 if an invariant broke.
+// hit each step ("-": it cannot). Exits with 1 if an invariant broke.
 #include <fmt/format.h>
 
 #include <CLI/CLI.hpp>
@@ -10,6 +10,7 @@
 namespace {
 
 using namespace tensorbus::bus;
+using simulation::can_hit;
 
 void print_hits(const simulation::Report& report) {
   std::vector<std::string> faults;
@@ -25,7 +26,9 @@ void print_hits(const simulation::Report& report) {
   for (std::size_t step = 0; step < step_count; ++step) {
     std::cout << fmt::format("{:<17}", to_string(static_cast<Step>(step)));
     for (const std::string& fault : faults) {
-      std::cout << fmt::format("{:>8}", report.hits.at(fault)[step]);
+      const bool possible = can_hit(fault, static_cast<Step>(step));
+      std::cout << fmt::format("{:>8}",
+                               possible ? std::to_string(report.hits.at(fault)[step]) : "-");
     }
     std::cout << '\n';
   }
