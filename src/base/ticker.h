@@ -1,10 +1,12 @@
 // Time stamps for hot paths, at a third of what a clock costs.
 #pragma once
 
-#include <x86intrin.h>
-
 #include <cstdint>
 #include <span>
+
+#ifdef __x86_64__
+#include <x86intrin.h>
+#endif
 
 namespace tensorbus {
 
@@ -18,7 +20,9 @@ class Ticker {
   // The same, and not before what the thread has read up to here has come: after a message of
   // another process it is later than what that one stamped it with.
   std::int64_t now_after_reading() const noexcept {
+#ifdef __x86_64__
     if (cycles_) _mm_lfence();
+#endif
     return now();
   }
   // Nanoseconds of the steady clock, to some tens. Stamps that are compared are turned together;
@@ -31,7 +35,13 @@ class Ticker {
     std::int64_t nanoseconds = 0;
   };
 
-  static std::int64_t cycles() noexcept { return static_cast<std::int64_t>(__rdtsc()); }
+  static std::int64_t cycles() noexcept {
+#ifdef __x86_64__
+    return static_cast<std::int64_t>(__rdtsc());
+#else
+    return steady();
+#endif
+  }
   static std::int64_t steady() noexcept;
   static Pair look() noexcept;
 
