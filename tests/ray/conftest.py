@@ -11,11 +11,23 @@ from typing import Any
 import pytest
 from ray_cluster import SETTINGS, elsewhere
 
-ray = pytest.importorskip("ray", reason="Ray is not installed")
+try:
+    import ray
+except ImportError:
+    ray = None
 
 HOOK = {"worker_process_setup_hook": "tensorbus.ray.setup_hook"}
 
 Start = Callable[..., Any]
+
+
+class WithoutRay(pytest.Module):
+    def collect(self) -> Any:
+        pytest.skip("Ray is not installed", allow_module_level=True)
+
+
+def pytest_pycollect_makemodule(module_path: Path, parent: Any) -> pytest.Module | None:
+    return WithoutRay.from_parent(parent, path=module_path) if ray is None else None
 
 
 @pytest.fixture(scope="module")
