@@ -71,6 +71,7 @@ void Source::on_message(const LinkPtr& link, const AgentMessage& message) {
       note_ending(subscription, false);
     }
     subscription.started = true;
+    started_.insert(subscription.reader);
     context_.at(Step::releasing);
     subscription.start = std::max(subscription.start, start->round);
   } else if (std::holds_alternative<Leave>(message.body)) {
@@ -86,11 +87,7 @@ void Source::on_lost(const Link& link) {
   }
 }
 
-bool Source::has_started(Rank reader) const {
-  return std::ranges::any_of(subscriptions_, [&](const auto& entry) {
-    return entry.second.reader == reader && entry.second.started;
-  });
-}
+bool Source::has_started(Rank reader) const { return started_.contains(reader); }
 
 std::shared_ptr<Digest> Source::find_digest(const plan::Stream& stream, Verify verify) const {
   for (const auto& [serial, subscription] : subscriptions_) {

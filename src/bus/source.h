@@ -34,6 +34,7 @@ class Source {
   void on_message(const LinkPtr& link, const AgentMessage& message);
   void on_lost(const Link& link);
 
+  // At some time, whatever it has done since.
   bool has_started(Rank reader) const;
 
   // Makes the checksums of a round that is about to be opened; false while there is more to do:
@@ -87,6 +88,7 @@ class Source {
   Context& context_;
   const std::int64_t generation_;
   std::map<std::uint64_t, Subscription> subscriptions_;  // by serial
+  std::set<Rank> started_;                               // also those that have left again
   std::optional<Open> open_;
   std::int64_t highest_opened_ = 0;
 };

@@ -173,3 +173,14 @@ def test_one_side_may_be_asked_for_without_waiting_for_the_other_name(bus):
     a = bus.client(0)
     a.init_pair("p", "a", "b", 1, blocking=False)
     a.init_pair("p", "b", "a", 1)
+
+
+@pytest.mark.proves("B3.5")
+@pytest.mark.parametrize("times", [100, pytest.param(5000, marks=pytest.mark.long)])
+def test_a_registration_returns_also_if_the_other_side_is_closed_at_once(threads, times):
+    """What it waited for and the closing may come in one go: one time in 2,000 here."""
+    a, b = pair_up(threads)
+    for _ in range(times):
+        together(
+            *(lambda c=c: c.register_tensors("x", [(torch.zeros(2), "p")]).close() for c in (a, b))
+        )
