@@ -54,7 +54,6 @@ void check_ours(const os::Fd& file, const std::string& path) {
   if (info.st_nlink != 1) {
     refuse(path, "has other names (hard links); give another path or remove it");
   }
-  if (::fchmod(file.get(), 0600) != 0) os::throw_errno(path);
 }
 
 os::Fd open_or_create(const std::string& path) {
@@ -65,6 +64,8 @@ os::Fd open_or_create(const std::string& path) {
       file = os::Fd(::open(path.c_str(), flags | O_CREAT | O_EXCL, 0600));
     if (file) return file;
     if (errno == ELOOP) refuse(path, "is a symbolic link; give the file itself or remove the link");
+    if (errno == EISDIR) refuse(path, "is not a regular file; give another path");
+    if (errno == ENOENT) refuse(path, "cannot be made: there is no such folder; give another path");
     if (errno != EEXIST) throw Error(Code::failed, os::errno_message(path, errno));
   }
   refuse(path, "comes and goes; is another program using it?");
@@ -187,7 +188,9 @@ LmdbFile::LmdbFile(std::string path, std::string kind)
       if (::ftruncate(file_.get(), static_cast<off_t>(map_bytes)) != 0) os::throw_errno(path_);
       write({{header_key, pack(Json::array({kind_, format_version, os::boot_id()}))}});
     }
+    if (::fchmod(file_.get(), 0600) != 0) os::throw_errno(path_);
   } catch (...) {
+    if (environment_ != nullptr) ::unlink((path_ + "-lock").c_str());
     close_environment();
     throw;
   }

@@ -95,6 +95,9 @@ TEST_F(LmdbFileTest, WhatIsNotOursIsRefusedAndLeftAlone) {
   ASSERT_EQ(::mkfifo(path_.c_str(), 0600), 0);
   EXPECT_TRUE(refused("not a regular file"));
   fs::remove(path_);
+  fs::create_directory(path_);
+  EXPECT_TRUE(refused("not a regular file"));
+  fs::remove(path_);
   std::ofstream(folder_ / "other").put('x');
   fs::create_hard_link(folder_ / "other", path_);
   EXPECT_TRUE(refused("hard links"));
@@ -115,10 +118,13 @@ TEST_F(LmdbFileTest, WhatIsNotOursIsRefusedAndLeftAlone) {
 TEST_F(LmdbFileTest, DamagedAndForeignFilesAreClearErrors) {
   std::ofstream(path_) << "not a database, but long enough to hold one's header; "
                        << std::string(8192, 'x');
+  fs::permissions(path_, fs::perms(0640));
   EXPECT_TRUE(refused("no LMDB file"));
+  EXPECT_EQ(fs::status(path_).permissions(), fs::perms(0640));
   fs::remove(path_);
   { LmdbFile file(path_, "state"); }
   EXPECT_NE(error("command queue").find("holds the state of an agent"), std::string::npos);
+  EXPECT_FALSE(fs::exists(path_ + "-lock"));
   fs::resize_file(path_, 12'000);
   EXPECT_TRUE(refused("cut short"));
   fs::resize_file(path_, 100);
