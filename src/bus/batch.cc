@@ -8,6 +8,12 @@
 #include "base/log.h"
 
 namespace tensorbus::bus {
+namespace {
+
+// For people who look at it. What is over sooner says so at its end.
+constexpr Duration progress_every = std::chrono::milliseconds(20);
+
+}  // namespace
 
 Batch::Batch(Context& context, BatchKey key, std::uint64_t session, BatchMember record,
              std::shared_ptr<Loan> loan, KnownFailures disputed)
@@ -297,7 +303,13 @@ void Batch::step_recv(Queued& recv) {
   Recv* running = reader_->recv();
   if (running == nullptr) return;
   running->step();
-  context_.channel.progress(recv.id, running->bytes_done(), running->bytes_total());
+  if (context_.now >= recv.tell_progress_at) {
+    const bool first = recv.tell_progress_at == TimePoint::min();
+    recv.tell_progress_at = context_.now + progress_every;
+    if (!first) {
+      context_.channel.progress(recv.id, running->bytes_done(), running->bytes_total());
+    }
+  }
   if (!running->done() || running->unexplained()) return;
   context_.at(Step::received);
   if (record_.versioned && running->outcome().status.ok()) {

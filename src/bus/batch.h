@@ -79,10 +79,11 @@ class Batch {
     Direction direction = Direction::send;
     std::uint64_t ticket = 0;
     Deadline deadline;
-    std::int64_t round = 0;                 // send
-    std::optional<std::int64_t> version{};  // send: its own; recv: the one wanted
-    bool running = false;                   // send: its round is open
-    Status why{};                           // what has ended it early
+    std::int64_t round = 0;                         // send
+    std::optional<std::int64_t> version{};          // send: its own; recv: the one wanted
+    bool running = false;                           // send: its round is open
+    Status why{};                                   // what has ended it early
+    TimePoint tell_progress_at = TimePoint::min();  // recv: min before it began
   };
   struct Query {
     CommandId id;

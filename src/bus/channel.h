@@ -92,6 +92,11 @@ class Connection {
   virtual ~Connection() = default;
   virtual std::shared_ptr<Pending> submit(const Command& command, std::shared_ptr<Loan> loan,
                                           Deadline command_deadline, Deadline accept_deadline) = 0;
+  // For a caller that waits for the outcome next, without waiting for the acceptance: a refusal is
+  // the outcome. Whoever does not want to wait any longer asks withdraw() first.
+  virtual std::shared_ptr<Pending> begin(const Command& command, Deadline deadline) = 0;
+  // Ends it unless it is accepted. False: with an agent that does not say whether it is.
+  virtual bool withdraw(Pending& pending) = 0;
   // Without waiting for anything. Null if this end is closed.
   virtual std::shared_ptr<Pending> post(const Command& command) noexcept = 0;
   virtual QueueState queue(Deadline deadline) = 0;

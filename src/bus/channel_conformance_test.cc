@@ -260,6 +260,71 @@ TEST_P(ChannelTest, AFullQueueIsAnErrorAtTheDeadlineAndCanBeLookedAt) {
   fourth->wait(soon());
 }
 
+TEST_P(ChannelTest, WhoeverWaitsForABegunCommandGetsItsOutcomeOnAnyThread) {
+  ChannelSetup setup = make();
+  ScriptedAgent agent(std::move(setup.channel), [](Channel& channel, const ChannelEvent& event) {
+    if (const auto* submission = std::get_if<Submission>(&event)) {
+      channel.complete(submission->id,
+                       {.round = static_cast<std::int64_t>(submission->id.sequence)});
+    }
+  });
+  const auto client = setup.connect();
+  std::atomic<int> calls{0};
+  std::vector<std::thread> callers;
+  for (int caller = 0; caller < 4; ++caller) {
+    callers.emplace_back([&, caller] {
+      for (int turn = 0; turn < 200; ++turn) {
+        const auto pending = caller % 2 == 0 ? client->begin(query("b"), soon())
+                                             : client->submit(query("b"), nullptr, soon(), soon());
+        // Nobody waits for some of them.
+        if (turn % 4 == 3) {
+          pending->on_done([&] { ++calls; });
+        } else {
+          EXPECT_EQ(pending->wait(soon()).round, static_cast<std::int64_t>(pending->id().sequence));
+        }
+      }
+    });
+  }
+  for (std::thread& each : callers) each.join();
+  const Deadline deadline = soon();
+  while (calls < 200 && !deadline.expired()) std::this_thread::yield();
+  EXPECT_EQ(calls, 200);
+}
+
+TEST_P(ChannelTest, ABegunCommandThatIsWaitedForEndsWithItsClient) {
+  ChannelSetup setup = make();
+  ScriptedAgent agent(std::move(setup.channel), [](Channel&, const ChannelEvent&) {});
+  const auto client = setup.connect();
+  const auto pending = client->begin(query("b"), soon());
+  std::thread waiter([&] { EXPECT_EQ(pending->wait(soon()).status.code, Code::cancelled); });
+  while (client->queue(soon()).size == 0) std::this_thread::yield();
+  client->close();
+  waiter.join();
+}
+
+TEST_P(ChannelTest, ABegunCommandIsWithdrawnUnlessItIsAccepted) {
+  ChannelSetup setup = make(1);
+  ScriptedAgent agent(std::move(setup.channel), [](Channel& channel, const ChannelEvent& event) {
+    if (const auto* cancelled = std::get_if<Cancelled>(&event)) {
+      channel.complete(cancelled->id, {});
+    }
+  });
+  const auto client = setup.connect();
+  const auto accepted = client->begin(query("b"), soon());
+  while (client->queue(soon()).size == 0) std::this_thread::yield();
+  EXPECT_TRUE(client->withdraw(*accepted));
+  EXPECT_FALSE(accepted->done());
+  try {
+    const auto refused = client->begin(query("c"), at_once());
+    EXPECT_TRUE(client->withdraw(*refused));
+    EXPECT_EQ(refused->wait(soon()).status.code, Code::queue_full);
+  } catch (const Error& error) {
+    EXPECT_EQ(error.code(), Code::queue_full);  // a channel that knows at once
+  }
+  accepted->cancel({});
+  EXPECT_TRUE(accepted->wait(soon()).status.ok());
+}
+
 TEST_P(ChannelTest, AClosedClientEndsWhatIsPendingAndOthersGoOn) {
   ChannelSetup setup = make();
   ScriptedAgent agent(std::move(setup.channel), [](Channel& channel, const ChannelEvent& event) {

@@ -37,6 +37,16 @@ std::string name_of(const BatchItem& item, std::size_t index) {
                            : fmt::format("tensor \"{}\" (pair \"{}\")", item.name, item.pair);
 }
 
+bool is_over_by(TransferState& state, Deadline deadline) {
+  try {
+    state.wait(deadline);
+    return true;
+  } catch (const Error& error) {
+    if (error.code() != Code::timeout) throw;
+    return false;
+  }
+}
+
 bool has_moved(const TensorView& then, const TensorView& now) {
   return then.dtype != now.dtype || !std::ranges::equal(then.shape, now.shape) ||
          (!then.empty() &&
@@ -255,14 +265,15 @@ std::shared_ptr<TransferState> Client::transfer(const std::string& batch, Direct
   const auto give_back = [registration, ticket = command.ticket, send] {
     if (send) registration->take_back(ticket);
   };
+  std::shared_ptr<Pending> pending;
   std::shared_ptr<TransferState> state;
   try {
-    state = std::make_shared<TransferState>(
-        connection_->submit(command, nullptr, blocking ? deadline : Deadline::never(), deadline),
-        connection_, "transfer", batch, give_back);
-  } catch (...) {
-    // It was not accepted, or nobody will ever know.
-    if (send) registration->take_back_by_force(command.ticket);
+    pending = blocking ? connection_->begin(command, deadline)
+                       : connection_->submit(command, nullptr, Deadline::never(), deadline);
+    state = std::make_shared<TransferState>(pending, connection_, "transfer", batch, give_back);
+  } catch (const Error& error) {
+    // Unless it was refused nobody will ever know whether it was accepted.
+    if (send && error.code() != Code::queue_full) registration->take_back_by_force(command.ticket);
     give_back();
     throw;
   }
@@ -274,6 +285,9 @@ std::shared_ptr<TransferState> Client::transfer(const std::string& batch, Direct
   }
   if (!blocking) return state;
   try {
+    if (!is_over_by(*state, deadline) && !connection_->withdraw(*pending) && send) {
+      registration->take_back_by_force(command.ticket);
+    }
     state->result(later(deadline));
   } catch (const CommandError&) {
     throw;

@@ -73,6 +73,11 @@ class MemoryConnection final : public Connection {
     return enter(command, std::move(loan), command_deadline);
   }
 
+  std::shared_ptr<Pending> begin(const Command& command, Deadline deadline) override {
+    return submit(command, nullptr, deadline, deadline);
+  }
+  bool withdraw(Pending&) override { return true; }
+
   std::shared_ptr<Pending> post(const Command& command) noexcept override {
     if (made_in_ != os::fork_generation()) return nullptr;
     const std::lock_guard lock(link_->mutex);

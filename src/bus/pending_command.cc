@@ -9,15 +9,14 @@
 namespace tensorbus::bus {
 
 PendingCommand::PendingCommand(CommandId id, std::string what,
-                               std::function<void(const Status&)> cancel)
-    : id_(id), what_(std::move(what)), cancel_(std::move(cancel)) {}
+                               std::function<void(const Status&)> cancel, Listen listen)
+    : id_(id), what_(std::move(what)), cancel_(std::move(cancel)), listen_(std::move(listen)) {}
 
 const Outcome& PendingCommand::wait(Deadline deadline) {
-  std::unique_lock lock(mutex_);
   while (!done()) {
-    lock.unlock();
     throw_if_interrupted();
-    lock.lock();
+    if (!deadline.expired() && listen_ && listen_(*this, deadline)) continue;
+    std::unique_lock lock(mutex_);
     if (done()) break;
     if (deadline.expired()) throw Error(Code::timeout, what_ + " is not over yet");
     const Duration sleep = std::min(deadline.remaining(), longest_sleep());
@@ -56,6 +55,11 @@ void PendingCommand::complete(Outcome outcome) {
     const std::lock_guard lock(mutex_);
     if (done()) return;
     outcome_ = std::move(outcome);
+    if (outcome_.status.ok()) {
+      std::int64_t bytes = 0;
+      for (const auto& [path, moved] : outcome_.bytes_by_path) bytes += moved;
+      progress(bytes, bytes);
+    }
     done_.store(true, std::memory_order_release);
     calls.swap(calls_);
     changed_.notify_all();

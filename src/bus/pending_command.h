@@ -15,8 +15,13 @@ namespace tensorbus::bus {
 
 class PendingCommand final : public Pending {
  public:
+  // Takes in what the agent says until the command is over or the deadline passes, on the thread of
+  // whoever waits. False: it cannot, somebody else tells.
+  using Listen = std::function<bool(const PendingCommand&, Deadline)>;
+
   // `what` names it in messages; `cancel` passes a cancellation on and must not block.
-  PendingCommand(CommandId id, std::string what, std::function<void(const Status&)> cancel);
+  PendingCommand(CommandId id, std::string what, std::function<void(const Status&)> cancel,
+                 Listen listen = nullptr);
 
   CommandId id() const noexcept override { return id_; }
   bool done() const noexcept override { return done_.load(std::memory_order_acquire); }
@@ -34,6 +39,7 @@ class PendingCommand final : public Pending {
   const CommandId id_;
   const std::string what_;
   const std::function<void(const Status&)> cancel_;
+  const Listen listen_;
   std::atomic<bool> done_{false};
   std::atomic<std::int64_t> bytes_done_{0};
   std::atomic<std::int64_t> bytes_total_{0};

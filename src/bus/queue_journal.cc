@@ -2,6 +2,8 @@
 
 #include <fmt/format.h>
 
+#include <utility>
+
 #include "base/log.h"
 #include "bus/packed.h"
 #include "os/semaphore.h"
@@ -16,6 +18,17 @@ std::string semaphore_key(const std::string& name) { return "semaphore" + name; 
 
 std::string encode(const QueueJournal::Session& session) {
   return pack(Json::array({session.last_accepted, session.pid, session.start_time}));
+}
+
+QueueJournal::Session decode_session(const std::string& bytes, const std::string& key) {
+  const Json json = unpack(bytes, key);
+  Fields in(json, key);
+  QueueJournal::Session session;
+  session.last_accepted = in.natural();
+  session.pid = in.integer();
+  session.start_time = in.natural();
+  in.end();
+  return session;
 }
 
 std::uint64_t number_after(const std::string& key, std::string_view prefix) {
@@ -35,14 +48,7 @@ QueueJournal::QueueJournal(const std::string& path) : file_(path, kind) {
 
 void QueueJournal::restore() {
   for (const auto& [key, value] : file_.scan("session/")) {
-    const Json json = unpack(value, key);
-    Fields in(json, key);
-    Session session;
-    session.last_accepted = in.natural();
-    session.pid = in.integer();
-    session.start_time = in.natural();
-    in.end();
-    sessions_.emplace(number_after(key, "session/"), session);
+    sessions_.emplace(number_after(key, "session/"), decode_session(value, key));
   }
   std::vector<LmdbFile::Change> ended;
   for (const auto& [key, value] : file_.scan("command/")) {
@@ -92,9 +98,13 @@ void QueueJournal::accept(CommandId id, const Command& command, std::string_view
   Session moved = session;
   moved.last_accepted = id.sequence;
   Entry entry{id, std::string(type_of(command)), context_of(command)};
-  file_.write({{command_key(next_position_), pack(Json::array({id.session, id.sequence, entry.type,
-                                                               entry.context, binary(bytes)}))},
-               {session_key(id.session), encode(moved)}});
+  std::vector<LmdbFile::Change> changes = finished_;
+  changes.push_back(
+      {command_key(next_position_),
+       pack(Json::array({id.session, id.sequence, entry.type, entry.context, binary(bytes)}))});
+  changes.push_back({session_key(id.session), encode(moved)});
+  file_.write(changes);
+  finished_.clear();
   session = moved;
   positions_.emplace(id, next_position_);
   queue_.emplace(next_position_++, std::move(entry));
@@ -106,7 +116,11 @@ void QueueJournal::finish(CommandId id) {
   const std::uint64_t position = found->second;
   queue_.erase(position);
   positions_.erase(found);
-  file_.write({{command_key(position), std::nullopt}});
+  finished_.push_back({command_key(position), std::nullopt});
+}
+
+void QueueJournal::flush() {
+  if (!finished_.empty()) file_.write(std::exchange(finished_, {}));
 }
 
 QueueState QueueJournal::state() const {
@@ -135,6 +149,16 @@ void QueueJournal::release_semaphore(std::uint64_t session, const std::string& n
   if (found == semaphores_.end() || found->second != session) return;
   semaphores_.erase(found);
   file_.write({{semaphore_key(name), std::nullopt}});
+}
+
+std::optional<std::uint64_t> last_accepted(const std::string& path, std::uint64_t session) noexcept
+    try {
+  const std::string key = session_key(session);
+  const auto bytes = look_into_lmdb_file(path, QueueJournal::kind, key);
+  if (!bytes) return std::nullopt;
+  return decode_session(*bytes, key).last_accepted;
+} catch (const std::exception&) {
+  return std::nullopt;
 }
 
 }  // namespace tensorbus::bus

@@ -3,6 +3,7 @@
 
 #include <cstdint>
 #include <map>
+#include <optional>
 #include <set>
 #include <string>
 #include <vector>
@@ -33,7 +34,9 @@ class QueueJournal {
 
   // Journaled when it returns.
   void accept(CommandId id, const Command& command, std::string_view bytes);
+  // Journaled by the next accept() or flush().
   void finish(CommandId id);
+  void flush();
   bool holds(CommandId id) const { return positions_.contains(id); }
   QueueState state() const;
 
@@ -55,7 +58,12 @@ class QueueJournal {
   std::map<std::uint64_t, Entry> queue_;  // by position
   std::map<CommandId, std::uint64_t> positions_;
   std::uint64_t next_position_ = 0;
+  std::vector<LmdbFile::Change> finished_;           // not written yet
   std::map<std::string, std::uint64_t> semaphores_;  // name -> session
 };
+
+// For a client whose agent has ended: the last command of this session that it had accepted.
+// Nothing if the file does not tell.
+std::optional<std::uint64_t> last_accepted(const std::string& path, std::uint64_t session) noexcept;
 
 }  // namespace tensorbus::bus

@@ -23,6 +23,8 @@ namespace {
 
 // A client tries again every half a second.
 constexpr Duration time_to_return = std::chrono::seconds(10);
+// How often descriptors are looked at while the loop does not sleep.
+constexpr Duration look_every = std::chrono::microseconds(100);
 // One client's messages per poll, so that a busy one does not keep the loop.
 constexpr int most_frames_at_once = 64;
 
@@ -60,9 +62,61 @@ class SocketChannelEnd final : public SocketChannel {
     restore_sessions();
   }
 
-  ~SocketChannelEnd() override { ::unlink(path_.c_str()); }
+  ~SocketChannelEnd() override {
+    write_ends();
+    ::unlink(path_.c_str());
+  }
 
   std::span<const ChannelEvent> poll() override {
+    write_ends();
+    if (std::exchange(armed_, false) || now() >= next_look_) look_at_descriptors();
+    drop_missing();
+    drop_gone();
+    polled_.clear();
+    polled_.swap(events_);
+    return polled_;
+  }
+
+  void complete(CommandId id, const Outcome& outcome) override {
+    if (!journal_.holds(id)) return;
+    journal_.finish(id);
+    tell(id.session, wire::Done{id.sequence, encode(outcome)});
+    admit_held();
+  }
+
+  void progress(CommandId id, std::int64_t done, std::int64_t total) noexcept override {
+    Client* client = client_of(id.session);
+    if (client == nullptr || client->socket->wants_write()) return;
+    tell(id.session, wire::Progress{id.sequence, done, total});
+  }
+
+  bool arm() override {
+    write_ends();
+    armed_ = events_.empty() && ended_.empty();
+    return armed_;
+  }
+  int fd() const noexcept override { return epoll_.get(); }
+  void remove_at_close() noexcept override { journal_.remove_at_close(); }
+
+ private:
+  // What the file refuses is logged: nothing that is owed to a client depends on it.
+  template <typename Write>
+  void journaled(Write write) noexcept {
+    try {
+      write();
+    } catch (const std::exception& error) {
+      log::error("{}", error.what());
+    }
+  }
+
+  // After the clients were told: an end that is not written yet harms nobody. Whatever the next
+  // agent finds in the queue it only removes.
+  void write_ends() noexcept {
+    journaled([&] { journal_.flush(); });
+  }
+
+  void look_at_descriptors() {
+    next_look_ = now() + look_every;
     std::array<epoll_event, 64> ready{};
     const int count = ::epoll_wait(epoll_.get(), ready.data(), static_cast<int>(ready.size()), 0);
     for (int i = 0; i < count; ++i) {
@@ -79,39 +133,6 @@ class SocketChannelEnd final : public SocketChannel {
           process_ended(number);
           break;
       }
-    }
-    drop_missing();
-    drop_gone();
-    polled_.clear();
-    polled_.swap(events_);
-    return polled_;
-  }
-
-  void complete(CommandId id, const Outcome& outcome) override {
-    if (!journal_.holds(id)) return;
-    journaled([&] { journal_.finish(id); });
-    tell(id.session, wire::Done{id.sequence, encode(outcome)});
-    admit_held();
-  }
-
-  void progress(CommandId id, std::int64_t done, std::int64_t total) noexcept override {
-    Client* client = client_of(id.session);
-    if (client == nullptr || client->socket->wants_write()) return;
-    tell(id.session, wire::Progress{id.sequence, done, total});
-  }
-
-  bool arm() override { return events_.empty() && ended_.empty(); }
-  int fd() const noexcept override { return epoll_.get(); }
-  void remove_at_close() noexcept override { journal_.remove_at_close(); }
-
- private:
-  // What the file refuses is logged: nothing that is owed to a client depends on it.
-  template <typename Write>
-  void journaled(Write write) noexcept {
-    try {
-      write();
-    } catch (const std::exception& error) {
-      log::error("{}", error.what());
     }
   }
 
@@ -228,7 +249,11 @@ class SocketChannelEnd final : public SocketChannel {
       give_up(client.session, withdraw->sequence);
     } else if (const auto* cancel = std::get_if<wire::Cancel>(&message)) {
       const CommandId id{client.session, cancel->sequence};
-      if (journal_.holds(id)) events_.push_back(Cancelled{id, cancel->reason});
+      if (journal_.holds(id)) {
+        events_.push_back(Cancelled{id, cancel->reason});
+      } else {
+        give_up(client.session, cancel->sequence);
+      }
     } else if (const auto* look = std::get_if<wire::Look>(&message)) {
       tell(client.session, wire::Looked{look->request, journal_.state()});
     } else if (const auto* guard = std::get_if<wire::GuardSemaphore>(&message)) {
@@ -331,7 +356,7 @@ class SocketChannelEnd final : public SocketChannel {
         submission.loan = options_.open_loan({std::move(*held.submit.loan), std::move(held.fds)});
       }
       journal_.accept(id, submission.command, held.submit.command);
-      tell(id.session, wire::Accepted{id.sequence});
+      if (!held.submit.quiet) tell(id.session, wire::Accepted{id.sequence});
       events_.push_back(std::move(submission));
     } catch (const Error& error) {
       tell(id.session, wire::Refused{id.sequence, error.status()});
@@ -342,7 +367,11 @@ class SocketChannelEnd final : public SocketChannel {
     const auto found = std::find_if(held_.begin(), held_.end(), [&](const Held& held) {
       return held.session == session && held.submit.sequence == sequence;
     });
-    if (found == held_.end()) return;  // it was answered already
+    if (found == held_.end()) {
+      // Unless it is over, which was said then.
+      if (journal_.holds({session, sequence})) tell(session, wire::Accepted{sequence});
+      return;
+    }
     held_.erase(found);
     tell(session,
          wire::Refused{sequence,
@@ -426,6 +455,8 @@ class SocketChannelEnd final : public SocketChannel {
   std::vector<std::uint32_t> ended_;
   std::vector<ChannelEvent> events_;  // for the next poll(): complete() makes some, too
   std::vector<ChannelEvent> polled_;
+  bool armed_ = false;
+  TimePoint next_look_{};
 };
 
 }  // namespace

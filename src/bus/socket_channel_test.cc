@@ -263,6 +263,42 @@ TEST_F(SocketChannelTest, AClientComesBackToARestartedAgentWithItsMemory) {
   EXPECT_EQ(record_.of<Submission>().back().command, query("later"));
 }
 
+// proves: B3.17, B5.18
+TEST_F(SocketChannelTest, ABegunCommandEndsWithTheAgentThatHadAcceptedItAndOthersGoToTheNext) {
+  auto agent = std::make_unique<ScriptedAgent>(listen(), script());
+  const auto client = connect();
+  const auto accepted = client->begin(query("hold"), Deadline::never());
+  ASSERT_TRUE(record_.wait_for<Submission>(1));
+  agent.reset();
+  // It was never told that it was accepted; the agent's journal says so.
+  EXPECT_EQ(accepted->wait(Deadline::after(std::chrono::seconds(2))).status.code,
+            Code::unreachable);
+
+  const auto sent_again = client->begin(query("b"), soon());
+  const auto given_up = client->begin(query("c"), soon());
+  EXPECT_FALSE(client->withdraw(*given_up));
+  EXPECT_EQ(given_up->wait(soon()).status.code, Code::unreachable);
+  agent = std::make_unique<ScriptedAgent>(listen(), script());
+  EXPECT_TRUE(sent_again->wait(soon()).status.ok());
+  EXPECT_EQ(record_.of<Submission>().size(), 2U);
+}
+
+TEST_F(SocketChannelTest, AnAgentThatDoesNotAnswerLeavesOpenWhetherItHasAccepted) {
+  std::unique_ptr<SocketChannel> silent = listen();
+  std::shared_ptr<Connection> client;
+  std::thread greeter([&] { client = connect(); });
+  const Deadline deadline = soon();
+  while (!deadline.expired()) {
+    if (const auto events = silent->poll(); !events.empty()) break;
+    silent->arm();
+  }
+  greeter.join();
+  const auto pending = client->begin(query("b"), soon());
+  EXPECT_FALSE(client->withdraw(*pending));
+  EXPECT_EQ(pending->wait(soon()).status.code, Code::unreachable);
+  contains(pending->wait(soon()).status.message, "has accepted nothing in time");
+}
+
 TEST_F(SocketChannelTest, ACommandThatIsSentAgainIsAcceptedOnce) {
   const wire::Hello hello{wire::protocol_version, "job", 3, 77, ::getpid()};
   const wire::Submit submit{1, encode(query("hold")), std::nullopt, std::nullopt};

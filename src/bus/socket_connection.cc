@@ -2,6 +2,7 @@
 
 #include <fmt/format.h>
 #include <sys/prctl.h>
+#include <sys/socket.h>
 #include <unistd.h>
 
 #include <algorithm>
@@ -22,6 +23,7 @@
 #include "bus/frame_socket.h"
 #include "bus/greeting.h"
 #include "bus/pending_command.h"
+#include "bus/queue_journal.h"
 #include "bus/wire.h"
 #include "os/fork.h"
 #include "os/poll.h"
@@ -48,6 +50,8 @@ struct Entry {
   Command command;
   std::shared_ptr<Loan> loan;
   Deadline deadline = Deadline::never();
+  bool quiet = false;          // the agent says nothing before the outcome
+  std::uint64_t sequence = 0;  // with the agent that there is now
   std::shared_ptr<PendingCommand> pending;
   State state = State::submitted;
   Status refusal;
@@ -112,6 +116,35 @@ class SocketConnection final : public Connection,
     return entry->pending;
   }
 
+  std::shared_ptr<Pending> begin(const Command& command, Deadline deadline) override {
+    os::check_not_forked(made_in_, "client");
+    const std::lock_guard lock(mutex_);
+    if (closed_) throw Error(Code::failed, "this client is closed");
+    const auto entry = std::make_shared<Entry>();
+    entry->command = command;
+    entry->deadline = deadline;
+    entry->quiet = true;
+    enter(entry);
+    return entry->pending;
+  }
+
+  bool withdraw(Pending& pending) override {
+    std::shared_ptr<Entry> entry;
+    try {
+      std::unique_lock lock(mutex_);
+      const auto found = std::find_if(entries_.begin(), entries_.end(), [&](const auto& each) {
+        return each.second->pending.get() == &pending;
+      });
+      if (found == entries_.end() || found->second->state != Entry::State::submitted) return true;
+      entry = found->second;
+      withdraw(lock, entry, Error(Code::timeout, "the agent has not answered"));
+      return true;
+    } catch (const Error& error) {
+      entry->pending->complete({.status = error.status()});
+      return false;
+    }
+  }
+
   std::shared_ptr<Pending> post(const Command& command) noexcept override {
     if (made_in_ != os::fork_generation()) return nullptr;
     const std::lock_guard lock(mutex_);
@@ -122,6 +155,7 @@ class SocketConnection final : public Connection,
     const auto entry = std::make_shared<Entry>();
     entry->command = command;
     enter(entry);
+    if (socket_ != nullptr) wake_.signal();  // nobody waits for it
     return entry->pending;
   }
 
@@ -186,25 +220,38 @@ class SocketConnection final : public Connection,
   void drop_socket() noexcept {
     if (socket_ == nullptr) return;
     os::forget_in_children(socket_->socket().get());
-    // The thread may be about to poll it: it only goes away there.
-    old_sockets_.push_back(std::move(socket_));
+    // Whoever polls it wakes up, and holds it until then.
+    ::shutdown(socket_->socket().get(), SHUT_RDWR);
+    socket_.reset();
   }
 
   Error unreachable(const std::string& found) const { return unreachable_agent(options_, found); }
 
   // --- under the mutex ----------------------------------------------------------------------
 
+  // For the first time, or with an agent that has come back.
   void enter(const std::shared_ptr<Entry>& entry) {
-    const std::uint64_t sequence = ++sequence_;
-    const std::weak_ptr<SocketConnection> weak = weak_from_this();
-    entry->pending =
-        std::make_shared<PendingCommand>(CommandId{session_, sequence}, describe(entry->command),
-                                         [weak, sequence](const Status& reason) {
-                                           if (const auto connection = weak.lock())
-                                             connection->cancel(sequence, reason);
-                                         });
-    entries_[sequence] = entry;
-    send_entry(sequence, *entry);
+    entry->sequence = ++sequence_;
+    if (entry->pending == nullptr) entry->pending = make_pending(entry);
+    entries_[entry->sequence] = entry;
+    send_entry(entry->sequence, *entry);
+  }
+
+  std::shared_ptr<PendingCommand> make_pending(const std::shared_ptr<Entry>& entry) {
+    const std::weak_ptr<SocketConnection> connection = weak_from_this();
+    const std::weak_ptr<Entry> weak = entry;
+    return std::make_shared<PendingCommand>(
+        CommandId{session_, entry->sequence}, describe(entry->command),
+        [connection, weak](const Status& reason) {
+          const auto self = connection.lock();
+          const auto cancelled = weak.lock();
+          if (self != nullptr && cancelled != nullptr) self->cancel(*cancelled, reason);
+        },
+        [connection, weak](const PendingCommand& pending, Deadline deadline) {
+          const auto self = connection.lock();
+          const auto awaited = weak.lock();
+          return self != nullptr && awaited != nullptr && self->listen(pending, *awaited, deadline);
+        });
   }
 
   void send_entry(std::uint64_t sequence, Entry& entry) {
@@ -212,6 +259,7 @@ class SocketConnection final : public Connection,
     wire::Submit submit;
     submit.sequence = sequence;
     submit.command = encode(entry.command);
+    submit.quiet = entry.quiet;
     if (!entry.deadline.is_never()) submit.time_left = entry.deadline.remaining().count();
     LoanOffer offered;
     if (entry.loan != nullptr) {
@@ -249,6 +297,7 @@ class SocketConnection final : public Connection,
   void await(std::unique_lock<std::mutex>& lock, Deadline deadline, Condition condition) {
     while (!condition()) {
       if (deadline.expired()) throw Error(Code::timeout, "the agent has not answered");
+      if (listen(lock, deadline, condition)) continue;
       const Duration sleep = std::min(deadline.remaining(), longest_sleep());
       if (sleep == Duration::max()) {
         changed_.wait(lock);
@@ -267,12 +316,51 @@ class SocketConnection final : public Connection,
     }
   }
 
+  // Whoever waits takes in what the agent says, for all: a thread between them would be two more
+  // that wake up. The thread of this connection does it when nobody waits. False: somebody else
+  // does, or there is no agent.
+  template <typename Condition>
+  bool listen(std::unique_lock<std::mutex>& lock, Deadline deadline, Condition condition) {
+    if (listening_ || socket_ == nullptr) return false;
+    listening_ = true;
+    try {
+      while (socket_ != nullptr && !condition() && !deadline.expired()) {
+        const std::shared_ptr<FrameSocket> socket = socket_;
+        const int out = socket->wants_write() ? POLLOUT : 0;
+        pollfd ready{socket->socket().get(), static_cast<short>(POLLIN | out), 0};
+        lock.unlock();
+        try {
+          os::sleep_ready({&ready, 1}, deadline);
+        } catch (...) {
+          lock.lock();
+          throw;
+        }
+        lock.lock();
+        take_in(lock);
+      }
+    } catch (...) {
+      stop_listening();
+      throw;
+    }
+    stop_listening();
+    return true;
+  }
+
+  void stop_listening() noexcept {
+    listening_ = false;
+    if (socket_ != nullptr && thread_has_work()) wake_.signal();
+  }
+
+  bool thread_has_work() const noexcept {
+    return !listening_ && (!entries_.empty() || !requests_.empty());
+  }
+
   // The caller gives up. Returns if the command turns out to be accepted after all.
   void withdraw(std::unique_lock<std::mutex>& lock, const std::shared_ptr<Entry>& entry,
                 const Error& why) {
     const auto answered = [&] { return entry->state != Entry::State::submitted; };
     if (socket_ != nullptr) {
-      send(wire::Withdraw{entry->pending->id().sequence});
+      send(wire::Withdraw{entry->sequence});
       if (why.code() == Code::timeout) {
         try {
           await(lock, Deadline::after(withdraw_time), answered);
@@ -283,7 +371,7 @@ class SocketConnection final : public Connection,
       }
       entry->abandoned = true;
     } else {
-      entries_.erase(entry->pending->id().sequence);
+      entries_.erase(entry->sequence);
     }
     if (why.code() == Code::interrupted) throw why;
     lock.unlock();
@@ -316,9 +404,17 @@ class SocketConnection final : public Connection,
     return request;
   }
 
-  void cancel(std::uint64_t sequence, const Status& reason) {
+  void cancel(const Entry& entry, const Status& reason) {
     const std::lock_guard lock(mutex_);
-    if (entries_.contains(sequence)) send(wire::Cancel{sequence, reason});
+    if (entries_.contains(entry.sequence)) send(wire::Cancel{entry.sequence, reason});
+  }
+
+  bool listen(const PendingCommand& pending, const Entry& entry, Deadline deadline) {
+    if (made_in_ != os::fork_generation()) return false;
+    std::unique_lock lock(mutex_);
+    // Whoever has taken in its outcome completes it next.
+    const auto told = [&] { return pending.done() || !entries_.contains(entry.sequence); };
+    return !told() && listen(lock, deadline, told);
   }
 
   // --- the thread ---------------------------------------------------------------------------
@@ -327,50 +423,69 @@ class SocketConnection final : public Connection,
     // A completed command may hold the last reference to this connection, and drop it right here.
     const std::shared_ptr<const bool> gone = gone_;
     while (!*gone) {
-      FrameSocket* socket = nullptr;
-      bool writing = false;
+      std::shared_ptr<FrameSocket> socket;
+      pollfd ready[] = {{-1, 0, 0}, {wake_.get(), POLLIN, 0}};
       {
         const std::lock_guard lock(mutex_);
-        old_sockets_.clear();
         if (closed_) return;
-        socket = socket_.get();
-        writing = socket != nullptr && socket->wants_write();
+        socket = socket_;
+        if (socket != nullptr) {
+          // The end of the agent is told in any case.
+          const int in = thread_has_work() ? POLLIN : 0;
+          const int out = socket->wants_write() ? POLLOUT : 0;
+          ready[0] = {socket->socket().get(), static_cast<short>(in | out), 0};
+        } else {
+          wake_.drain();  // from here on only close() ends the greeting
+        }
       }
       if (socket == nullptr) {
         come_back();
         continue;
       }
-      pollfd ready[] = {
-          {socket->socket().get(), static_cast<short>(writing ? POLLIN | POLLOUT : POLLIN), 0},
-          {wake_.get(), POLLIN, 0}};
       ::poll(ready, 2, -1);
-      wake_.drain();
-      receive();
+      if (ready[1].revents != 0) wake_.drain();
+      std::unique_lock lock(mutex_);
+      if (socket_ != socket) continue;
+      const bool ended = (ready[0].revents & (POLLHUP | POLLERR)) != 0;
+      if (!listening_ || ended) {
+        take_in(lock);
+      } else if (socket->wants_write()) {
+        flush();  // what comes in belongs to whoever listens
+      }
     }
   }
 
-  void receive() {
-    std::vector<std::pair<std::shared_ptr<PendingCommand>, Outcome>> over;
-    {
-      const std::lock_guard lock(mutex_);
-      if (socket_ == nullptr) return;
-      try {
-        socket_->flush();
-        while (std::optional<Frame> frame = socket_->receive()) {
-          handle(wire::decode_from_agent(frame->bytes), over);
-        }
-      } catch (const std::exception& error) {
-        log::warn("agent {} is left: {}", options_.rank, error.what());
-        drop_socket();
-      }
-      if (socket_ != nullptr && socket_->closed()) drop_socket();
-      if (socket_ == nullptr && !closed_) agent_ended(over);
+  void flush() noexcept {
+    try {
+      socket_->flush();
+    } catch (const std::exception& error) {
+      log::warn("agent {}: {}", options_.rank, error.what());
+      drop_socket();
     }
-    // Their calls may submit again.
-    for (auto& [pending, outcome] : over) pending->complete(std::move(outcome));
   }
 
   using Over = std::vector<std::pair<std::shared_ptr<PendingCommand>, Outcome>>;
+
+  void take_in(std::unique_lock<std::mutex>& lock) {
+    if (socket_ == nullptr) return;
+    Over over;
+    try {
+      socket_->flush();
+      while (std::optional<Frame> frame = socket_->receive()) {
+        handle(wire::decode_from_agent(frame->bytes), over);
+      }
+    } catch (const std::exception& error) {
+      log::warn("agent {} is left: {}", options_.rank, error.what());
+      drop_socket();
+    }
+    if (socket_ != nullptr && socket_->closed()) drop_socket();
+    if (socket_ == nullptr && !closed_) agent_ended(over);
+    if (over.empty()) return;
+    // Their calls may submit again.
+    lock.unlock();
+    for (auto& [pending, outcome] : over) pending->complete(std::move(outcome));
+    lock.lock();
+  }
 
   void handle(const wire::FromAgent& message, Over& over) {
     if (const auto* accepted = std::get_if<wire::Accepted>(&message)) {
@@ -383,11 +498,15 @@ class SocketConnection final : public Connection,
       changed_.notify_all();
     } else if (const auto* refused = std::get_if<wire::Refused>(&message)) {
       const auto found = entries_.find(refused->sequence);
-      if (found != entries_.end()) refuse(refused->sequence, *found->second, refused->reason);
+      if (found == entries_.end()) return;
+      const std::shared_ptr<Entry> entry = found->second;
+      refuse(refused->sequence, *entry, refused->reason);
+      over.emplace_back(entry->pending, Outcome{.status = refused->reason});
     } else if (const auto* done = std::get_if<wire::Done>(&message)) {
       const auto found = entries_.find(done->sequence);
       if (found == entries_.end()) return;
       Outcome outcome = decode_outcome(done->outcome);
+      found->second->state = Entry::State::accepted;
       remember(*found->second, outcome);
       over.emplace_back(found->second->pending, std::move(outcome));
       entries_.erase(found);
@@ -432,11 +551,14 @@ class SocketConnection final : public Connection,
   void agent_ended(Over& over) {
     log::warn("agent {} (process {}) has ended; waiting for another", options_.rank,
               agent_pid_.load());
+    // What it had no time to say is in its journal.
+    const std::uint64_t accepted = last_accepted(options_.queue_path, session_).value_or(0);
     for (auto at = entries_.begin(); at != entries_.end();) {
-      if (at->second->state != Entry::State::accepted) {
+      if (at->second->state != Entry::State::accepted && at->first > accepted) {
         ++at;
         continue;
       }
+      at->second->state = Entry::State::accepted;
       over.emplace_back(at->second->pending, ended_with_agent(*at->second));
       at = entries_.erase(at);
     }
@@ -500,8 +622,8 @@ class SocketConnection final : public Connection,
   std::mutex mutex_;
   std::condition_variable changed_;
   std::atomic<bool> closed_{false};
-  std::unique_ptr<FrameSocket> socket_;
-  std::vector<std::unique_ptr<FrameSocket>> old_sockets_;
+  std::shared_ptr<FrameSocket> socket_;
+  bool listening_ = false;  // a caller does, so that the thread need not
   std::uint64_t sequence_ = 0;
   std::map<std::uint64_t, std::shared_ptr<Entry>> entries_;
   std::map<std::uint64_t, Registration> registrations_;

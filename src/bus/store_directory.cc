@@ -70,9 +70,11 @@ class StoreDirectory final : public Directory {
   }
 
   std::span<const DirectoryEvent> poll() override {
-    ready_.drain();
+    returned_.clear();
     const std::lock_guard lock(mutex_);
-    returned_ = std::exchange(events_, {});
+    if (events_.empty()) return {};
+    ready_.drain();
+    returned_.swap(events_);
     return returned_;
   }
   bool arm() override {
@@ -91,10 +93,8 @@ class StoreDirectory final : public Directory {
   }
 
   void post(DirectoryEvent event) {
-    {
-      const std::lock_guard lock(mutex_);
-      events_.push_back(std::move(event));
-    }
+    const std::lock_guard lock(mutex_);
+    events_.push_back(std::move(event));
     ready_.signal();
   }
 

@@ -27,7 +27,7 @@ Json to_json(const Hello& hello) {
 Json to_json(const Submit& submit) {
   return Json::array({submit.sequence, binary(submit.command),
                       submit.time_left ? Json(*submit.time_left) : Json(),
-                      submit.loan ? binary(*submit.loan) : Json()});
+                      submit.loan ? binary(*submit.loan) : Json(), submit.quiet});
 }
 Json to_json(const Withdraw& withdraw) { return Json::array({withdraw.sequence}); }
 Json to_json(const Cancel& cancel) {
@@ -120,6 +120,7 @@ FromClient decode_from_client(std::string_view bytes) {
                           submit.command = in.bytes();
                           submit.time_left = in.optional([](Fields& f) { return f.integer(); });
                           submit.loan = in.optional([](Fields& f) { return f.bytes(); });
+                          submit.quiet = in.boolean();
                           return submit;
                         }
                         case 2:

@@ -12,7 +12,7 @@
 namespace tensorbus::bus::wire {
 
 // Changes with every change of these messages.
-inline constexpr std::uint64_t protocol_version = 1;
+inline constexpr std::uint64_t protocol_version = 2;
 
 // From the client. The first message is Hello, and the answer to it comes before anything else.
 struct Hello {
@@ -29,6 +29,7 @@ struct Submit {
   std::string command;
   std::optional<std::int64_t> time_left;  // nanoseconds; nothing: for ever
   std::optional<std::string> loan;
+  bool quiet = false;  // its acceptance is not told: the outcome is waited for
   friend bool operator==(const Submit&, const Submit&) = default;
 };
 // Not wanted any more unless it is accepted: answered by Refused or Accepted.

@@ -170,8 +170,9 @@ Transfer send_packet(const Fd& socket, std::string_view bytes, const std::vector
 
 Transfer receive_packet(const Fd& socket, Packet& packet) {
   packet.fds.clear();
-  packet.bytes.resize(most_packet_bytes + 1);
-  iovec part{packet.bytes.data(), packet.bytes.size()};
+  // Not the string itself: most packets are short, and growing it would write zeros each time.
+  char buffer[most_packet_bytes + 1];
+  iovec part{buffer, sizeof buffer};
   msghdr header{};
   header.msg_iov = &part;
   header.msg_iovlen = 1;
@@ -200,7 +201,7 @@ Transfer receive_packet(const Fd& socket, Packet& packet) {
   }
   // Our packets are never empty: on a sequenced socket nothing means the end.
   if (got == 0) return Transfer::closed;
-  packet.bytes.resize(static_cast<std::size_t>(got));
+  packet.bytes.assign(buffer, static_cast<std::size_t>(got));
   return Transfer::done;
 }
 
