@@ -68,7 +68,8 @@ class Echo {
   Echo(int workers, const fabric::TwoHosts* hosts) : hosts_(hosts) {
     options_.job.workers = workers;
     if (hosts != nullptr) options_.job.host = fabric::TwoHosts::address(0);
-    start(0, [=, this] { schedule(); });
+    start(0, [this] { schedule(); });
+    options_.job.port = static_cast<std::uint16_t>(std::stoi(port_.get()));
     start(1, [this] { serve(); });
     for (int rank = 1; rank < workers; ++rank) {
       start(0, [=, this] { keep_asking(rank); });
@@ -78,7 +79,7 @@ class Echo {
   // In the calling thread, on the first host.
   std::unique_ptr<Worker> worker() const {
     if (hosts_ != nullptr) hosts_->enter(0);
-    return std::make_unique<Worker>(with_port());
+    return std::make_unique<Worker>(fresh());
   }
   // Seconds that the others have used.
   double cpu() const {
@@ -93,11 +94,6 @@ class Echo {
     options.deadline = soon();
     return options;
   }
-  NodeOptions with_port() const {
-    NodeOptions options = fresh();
-    options.job.port = static_cast<std::uint16_t>(std::stoi(ports_.get()));
-    return options;
-  }
   void start(int host, const std::function<void()>& body) {
     children_.push_back(std::make_unique<fabric::Child>([=, this] {
       if (hosts_ != nullptr) hosts_->enter(host);
@@ -110,12 +106,12 @@ class Echo {
   }
   void schedule() const {
     Scheduler scheduler(fresh());
-    for (int i = 0; i < options_.job.workers + 1; ++i) ports_.put(std::to_string(scheduler.port()));
+    port_.put(std::to_string(scheduler.port()));
     scheduler.wait_for_all(soon());
     scheduler.stop(Deadline::never());
   }
   void serve() const {
-    Server server(with_port());
+    Server server(fresh());
     std::vector<Request> batch;
     for (;;) {
       server.get_batch(batch, {}, Deadline::never());
@@ -126,7 +122,7 @@ class Echo {
   }
   // The others of a batch, always of 64 bytes.
   void keep_asking(int rank) const {
-    NodeOptions options = with_port();
+    NodeOptions options = fresh();
     options.rank = rank;
     Worker worker(options);
     Trip trip(worker, 64);
@@ -135,7 +131,7 @@ class Echo {
 
   NodeOptions options_;
   const fabric::TwoHosts* hosts_;
-  fabric::Pipe ports_;
+  fabric::Pipe port_;
   std::vector<std::unique_ptr<fabric::Child>> children_;
 };
 
