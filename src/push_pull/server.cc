@@ -127,7 +127,7 @@ std::shared_ptr<Server::Impl::Landing> Server::Impl::landing_at(const Side& side
   throw Error(Code::failed, "a push into a buffer that was not registered");
 }
 
-void Server::Impl::take_push(Incoming& incoming, Decoder& message) const {
+void Server::Impl::take_push(Incoming& incoming, wire::Numbers& message) const {
   const wire::Push push = wire::take_push(message);
   const Dtype dtype = wire::checked_dtype(push.dtype);
   const std::size_t first = incoming.extents.size();
@@ -174,7 +174,8 @@ void Server::Impl::bind_extents(Incoming& incoming) {
   }
 }
 
-void Server::Impl::on_request(Side& side, Decoder& message) {
+void Server::Impl::on_request(Side& side, Decoder& decoder) {
+  wire::Numbers message(decoder.raw(decoder.left()));
   const wire::RequestHead head = wire::take_head(message);
   Incoming& incoming = new_incoming();
   incoming.side = &side;

@@ -85,7 +85,7 @@ class Server::Impl final : private Node::Client {
   void on_up(Link& link) override;
   void on_message(Link& link, wire::Kind kind, Decoder& message) override;
   void on_request(Side& side, Decoder& message);
-  void take_push(Incoming& incoming, Decoder& message) const;
+  void take_push(Incoming& incoming, wire::Numbers& message) const;
   static void bind_extents(Incoming& incoming);
   std::shared_ptr<Landing> landing_at(const Side& side, const wire::Place& place) const;
   // Empty, or why the worker must not push this.

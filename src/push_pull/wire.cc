@@ -13,47 +13,40 @@ Kind take_kind(Decoder& from) {
   return static_cast<Kind>(kind);
 }
 
-std::uint64_t take_long_number(Decoder& from, std::uint64_t first) {
-  std::uint64_t value = first & 0x7f;
-  for (unsigned shift = 7; shift < 64; shift += 7) {
-    const std::uint64_t byte = static_cast<unsigned char>(from.raw(1).front());
-    value |= (byte & 0x7f) << shift;
-    if (byte < 0x80) return value;
-  }
-  throw Error(Code::failed, "a number without an end");
+void Numbers::broken(const char* how) {
+  throw Error(Code::failed, std::string("a request that is broken: ") + how);
 }
 
-RequestHead take_head(Decoder& from) {
+RequestHead take_head(Numbers& from) {
   RequestHead head;
-  head.number = take_number(from);
-  head.word = take_number(from);
-  head.pushes = take_number(from);
-  head.pulls = take_number(from);
+  head.number = from.next();
+  head.word = from.next();
+  head.pushes = from.next();
+  head.pulls = from.next();
   return head;
 }
 
-Push take_push(Decoder& from) {
+Push take_push(Numbers& from) {
   Push push;
-  push.key = static_cast<std::int64_t>(take_number(from));
-  push.place.inlet = take_number(from);
-  push.place.offset = take_number(from);
-  push.dims = take_number(from);
-  push.dtype = take_number(from);
-  push.landed = take_number(from);
-  if (push.dims > from.left())
-    throw Error(Code::failed, "a tensor of more dimensions than extents");
+  push.key = static_cast<std::int64_t>(from.next());
+  push.place.inlet = from.next();
+  push.place.offset = from.next();
+  push.dims = from.next();
+  push.dtype = from.next();
+  push.landed = from.next();
+  if (push.dims > from.left()) throw Error(Code::failed, "a tensor with too many dimensions");
   return push;
 }
 
-void take_extents(Decoder& from, std::span<std::int64_t> extents) {
-  for (std::int64_t& extent : extents) extent = static_cast<std::int64_t>(take_number(from));
+void take_extents(Numbers& from, std::span<std::int64_t> extents) {
+  for (std::int64_t& extent : extents) extent = static_cast<std::int64_t>(from.next());
 }
 
-Pull take_pull(Decoder& from) {
+Pull take_pull(Numbers& from) {
   Pull pull;
-  pull.place.inlet = take_number(from);
-  pull.place.offset = take_number(from);
-  pull.bytes = take_number(from);
+  pull.place.inlet = from.next();
+  pull.place.offset = from.next();
+  pull.bytes = from.next();
   return pull;
 }
 

@@ -168,16 +168,43 @@ T take(Decoder& from) {
   std::memcpy(&value, from.raw(sizeof value).data(), sizeof value);
   return value;
 }
-std::uint64_t take_long_number(Decoder& from, std::uint64_t first);
-inline std::uint64_t take_number(Decoder& from) {
-  const std::uint64_t first = static_cast<unsigned char>(from.raw(1).front());
-  return first < 0x80 ? first : take_long_number(from, first);
-}
-RequestHead take_head(Decoder& from);
-Push take_push(Decoder& from);
+
+// The numbers of a request, one after the other.
+class Numbers {
+ public:
+  explicit Numbers(std::string_view bytes) : at_(bytes.data()), end_(at_ + bytes.size()) {}
+
+  std::uint64_t next() {
+    std::uint64_t byte = next_byte();
+    std::uint64_t value = byte & 0x7f;
+    for (unsigned shift = 7; byte >= 0x80; shift += 7) {
+      if (shift >= 64) broken("a number without an end");
+      byte = next_byte();
+      value |= (byte & 0x7f) << shift;
+    }
+    return value;
+  }
+  std::size_t left() const noexcept { return static_cast<std::size_t>(end_ - at_); }
+  void end() const {
+    if (at_ != end_) broken("more than its tensors");
+  }
+
+ private:
+  std::uint64_t next_byte() {
+    if (at_ == end_) broken("cut short");
+    return static_cast<unsigned char>(*at_++);
+  }
+  [[noreturn]] static void broken(const char* how);
+
+  const char* at_;
+  const char* end_;
+};
+
+RequestHead take_head(Numbers& from);
+Push take_push(Numbers& from);
 // As many as there is room for.
-void take_extents(Decoder& from, std::span<std::int64_t> extents);
-Pull take_pull(Decoder& from);
+void take_extents(Numbers& from, std::span<std::int64_t> extents);
+Pull take_pull(Numbers& from);
 
 Kind take_kind(Decoder& from);
 

@@ -30,13 +30,14 @@ std::string encoded(const Request& request) {
 Request decoded(std::string_view bytes) {
   Decoder decoder(bytes);
   EXPECT_EQ(take_kind(decoder), Kind::request);
+  Numbers numbers_left(decoder.raw(decoder.left()));
   Request request;
-  request.head = take_head(decoder);
-  request.push = take_push(decoder);
+  request.head = take_head(numbers_left);
+  request.push = take_push(numbers_left);
   request.shape.resize(request.push.dims);
-  take_extents(decoder, request.shape);
-  request.pull = take_pull(decoder);
-  decoder.end();
+  take_extents(numbers_left, request.shape);
+  request.pull = take_pull(numbers_left);
+  numbers_left.end();
   return request;
 }
 
@@ -80,8 +81,8 @@ TEST(WireTest, WhatIsCutShortIsAnError) {
 
 TEST(WireTest, ANumberEndsSomewhere) {
   const std::string bytes(20, '\x80');
-  Decoder decoder(bytes);
-  EXPECT_THROW(take_number(decoder), Error);
+  Numbers endless(bytes);
+  EXPECT_THROW(endless.next(), Error);
 }
 
 TEST(WireTest, LongMessagesHaveRoom) {
