@@ -163,7 +163,8 @@ void Agent::take(const fabric::Event& event) {
   } else if (const auto* message = std::get_if<fabric::Message>(&event)) {
     const auto read = links_.on_message(*message);
     if (!read) return;
-    const auto& [link, said] = *read;
+    const LinkPtr& link = read->first;
+    const AgentMessage& said = read->second;
     log::trace("bus: rank {} hears {} from {}", rank(), name_of(said.body),
                to_string(link->peer()->identity()));
     if (std::holds_alternative<Subscribe>(said.body)) return take_subscribe(link, said);

@@ -90,6 +90,7 @@ std::span<const ChannelEvent> SimulatedChannel::poll() {
   returned_ = std::exchange(waiting_, {});
   for (const ChannelEvent& event : returned_) {
     if (const auto* submission = std::get_if<Submission>(&event)) accepted_[submission->id] = true;
+    if (const auto* lost = std::get_if<SessionLost>(&event)) lost_.insert(lost->session);
   }
   return returned_;
 }
@@ -97,6 +98,13 @@ std::span<const ChannelEvent> SimulatedChannel::poll() {
 void SimulatedChannel::complete(CommandId id, const Outcome& outcome) {
   if (!accepted_.contains(id)) unknown.push_back(id);
   if (!outcomes.emplace(id, outcome).second) doubled.push_back(id);
+}
+
+std::optional<CommandId> SimulatedChannel::owed() const {
+  for (const auto& [id, accepted] : accepted_) {
+    if (!outcomes.contains(id) && !lost_.contains(id.session)) return id;
+  }
+  return std::nullopt;
 }
 
 SimulatedLoan::SimulatedLoan(std::vector<Tensor> tensors)
@@ -135,9 +143,7 @@ void Node::restart(bool new_worker) {
   };
   options.host = cluster_.random(2) == 0 ? "one" : "other";
   options.most_waiting_messages = cluster_.weather.queue;
-  options.on_full = [this] {
-    if (cluster_.on_full_queue) cluster_.on_full_queue(rank_);
-  };
+  options.full = [this] { return cluster_.weather.full.contains(rank_); };
   options.most_words = cluster_.weather.words;
   options.watches = !cluster_.weather.network;
   fabric_ = fabric::make_memory_fabric(cluster_.hub_, std::move(options));

@@ -86,7 +86,8 @@ class SimulatedChannel final : public Channel {
   int fd() const noexcept override { return -1; }
 
   void push(ChannelEvent event) { waiting_.push_back(std::move(event)); }
-  std::size_t owed() const noexcept { return accepted_.size() - outcomes.size(); }
+  // One that was accepted and is not over, of a worker that lives.
+  std::optional<CommandId> owed() const;
   std::map<CommandId, Outcome> outcomes;
   std::vector<CommandId> doubled;  // completed twice
   std::vector<CommandId> unknown;  // completed without having been accepted
@@ -95,6 +96,7 @@ class SimulatedChannel final : public Channel {
   std::vector<ChannelEvent> waiting_;
   std::vector<ChannelEvent> returned_;
   std::map<CommandId, bool> accepted_;
+  std::set<std::uint64_t> lost_;  // sessions
 };
 
 // Memory of a simulated worker: a list of tensors of one type.
@@ -130,6 +132,7 @@ struct Weather {
   std::set<Line> late;       // what is said comes late
   std::set<Rank> slow;       // copies take long
   std::set<Rank> far;        // hears from the store late
+  std::set<Rank> full;       // takes no more messages, for now
   std::size_t queue = 1024;  // messages that wait for one rank
   std::size_t words = 8192;  // of one connection
   bool network = false;      // words are out of sight
@@ -207,7 +210,6 @@ class Cluster {
   fabric::MemoryHub& hub() { return *hub_; }
   Weather weather;
   std::function<void(Rank, Step)> on_step;  // told of every step of every agent
-  std::function<void(Rank)> on_full_queue;  // told who could not send
   std::uint64_t random() { return random_(); }
   // Below `bound`.
   std::uint64_t random(std::uint64_t bound) { return random_() % bound; }

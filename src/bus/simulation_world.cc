@@ -29,7 +29,6 @@ World::World(std::uint64_t seed, const Faults& faults)
   cluster.weather.network = odds(3);
   if (faults_.slow && odds(4)) cluster.weather.queue = 2 + cluster.random(3);
   if (faults_.slow && odds(4)) cluster.weather.words = 8 + cluster.random(8);
-  cluster.on_full_queue = [this](Rank rank) { hit("full queue", rank); };
   two_way_ = odds(3);
   make_sides();
   for (UserSide& side : sides_) {
@@ -75,11 +74,9 @@ void World::violate(const std::string& invariant, const std::string& what) {
   report.violations.push_back(invariant + ": " + what);
 }
 
-// An agent that has just started has nothing to say, and a worker that has not registered no memory
-// to take back.
+// A worker that has not registered has no memory to take back.
 bool can_hit(const std::string& fault, Step step) {
-  if (fault == "raise") return step != Step::started && step != Step::pairing;
-  return fault != "full queue" || step != Step::started;
+  return fault != "raise" || (step != Step::started && step != Step::pairing);
 }
 
 void World::hit(const std::string& fault, Rank rank) {
@@ -138,8 +135,9 @@ void World::finish() {
   }
   for (const auto& user : users_) {
     if (!user->closed()) violate("I9", user->doing());
-    if (cluster.node(user->rank()).channel().owed() != 0) {
-      violate("I6", fmt::format("rank {}: a command without an outcome", user->rank()));
+    if (const auto id = cluster.node(user->rank()).channel().owed()) {
+      violate("I6", fmt::format("rank {}: command {} of session {} has no outcome", user->rank(),
+                                id->sequence, id->session));
     }
   }
   checks.at_rest();
@@ -189,7 +187,7 @@ bool World::repair() {
     return true;
   };
   return end_one(weather.cut) || end_one(weather.far) || end_one(weather.late) ||
-         end_one(weather.slow);
+         end_one(weather.slow) || end_one(weather.full);
 }
 
 void World::hurt_process(User& user, Node& node) {
@@ -237,10 +235,12 @@ void World::hurt_lines(Rank rank, Node& node) {
     set.insert(what);
     hit(name, rank);
   };
-  const auto kind = cluster.random(6);
-  if (other == rank && kind != 0 && kind != 3) return;
+  const auto kind = cluster.random(7);
+  if (other == rank && kind != 0 && kind != 3 && kind != 4) return;
   if (kind == 0) {
     if (faults_.slow) toggle(weather.slow, rank, "slow copies");
+  } else if (kind == 4) {
+    if (faults_.slow) toggle(weather.full, rank, "full queue");
   } else if (!faults_.lines) {
     return;
   } else if (kind == 1) {
@@ -262,6 +262,7 @@ void World::heal() {
   weather.cut.clear();
   weather.far.clear();
   weather.slow.clear();
+  weather.full.clear();
   for (const auto& user : users_) {
     Node& node = cluster.node(user->rank());
     node.resume();

@@ -155,8 +155,8 @@ class MemoryFabric final : public Fabric {
     }
     const auto peer = usable(any);
     const auto other = peer->other_.lock();
-    if (other->waiting_ >= peer->fabric_->options_.most_waiting_messages) {
-      if (options_.on_full) options_.on_full();
+    const MemoryFabricOptions& theirs = peer->fabric_->options_;
+    if (other->waiting_ >= theirs.most_waiting_messages || (theirs.full && theirs.full())) {
       throw Error(Code::queue_full, to_string(any.identity()) + " does not take its messages");
     }
     std::vector<std::string> said{{reinterpret_cast<const char*>(message.data()), message.size()}};

@@ -43,9 +43,9 @@ struct MemoryFabricOptions {
   std::function<bool(const Identity& peer)> proceeds = nullptr;
   std::string host = "memory";  // Identity::host
   std::size_t most_waiting_messages = 1024;
-  std::function<void()> on_full = nullptr;  // told when as many wait
-  std::size_t most_words = 8192;            // of one connection
-  bool watches = true;                      // words are in sight, as on one host
+  std::function<bool()> full = nullptr;  // whether others find it so, however few wait
+  std::size_t most_words = 8192;         // of one connection
+  bool watches = true;                   // words are in sight, as on one host
 };
 
 // Every poll() carries each read on by one chunk, so that anything can happen between two chunks.
