@@ -138,9 +138,9 @@ void Client::wait_for_pair(const std::string& pair, const std::optional<std::str
     }
   }
   for (const auto& [side, pending] : asked) {
-    const Outcome outcome = [&] {
+    const Outcome outcome = [&, &command = *pending] {
       try {
-        return pending->wait(deadline);
+        return command.wait(deadline);
       } catch (const Error& error) {
         if (error.code() != Code::timeout) throw;
         throw Error(Code::timeout,
