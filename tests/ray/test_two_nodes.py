@@ -11,6 +11,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+from processes import eventually
 from ray_cluster import SETTINGS, elsewhere
 from two_hosts import ADDRESSES, TwoHosts
 
@@ -25,12 +26,37 @@ pytestmark = [
 ]
 
 
+def start_node(command: list[str], log: Path, raylets: list[subprocess.Popen[bytes]]) -> None:
+    """Ray gives its own parts 30 s to start, not always enough on a busy machine: then again."""
+    for _ in range(3):
+        with log.open("w") as file:
+            raylet = subprocess.Popen(
+                command,
+                env=os.environ | SETTINGS,
+                stdout=file,
+                stderr=subprocess.STDOUT,
+                start_new_session=True,
+            )
+        raylets.append(raylet)
+        eventually(
+            lambda r=raylet: r.poll() is not None or "Ray runtime started" in log.read_text(),
+            "a node of Ray",
+            timeout=90,
+            pause=0.1,
+        )
+        if raylet.poll() is None:
+            return
+        assert "timed out during startup" in log.read_text(), log.read_text()
+        with contextlib.suppress(ProcessLookupError):  # what it may have left
+            os.killpg(raylet.pid, signal.SIGKILL)
+    pytest.fail(log.read_text())
+
+
 @pytest.fixture(scope="module")
 def hosts(scratch: Path) -> Iterator[TwoHosts]:  # noqa: ARG001
     hosts = TwoHosts()
     folder = tempfile.mkdtemp(prefix="tbray", dir="/tmp")
-    raylets = []
-    environment = os.environ | SETTINGS
+    raylets: list[subprocess.Popen[bytes]] = []
     common = ["--block", "--num-cpus=4", "--object-store-memory=200000000", "--disable-usage-stats"]
     nodes = (
         ["--head", f"--port={PORT}", "--include-dashboard=false", f"--temp-dir={folder}",
@@ -40,16 +66,8 @@ def hosts(scratch: Path) -> Iterator[TwoHosts]:  # noqa: ARG001
     try:
         for host, options in enumerate(nodes):
             command = [RAY, "start", *options, f"--node-ip-address={ADDRESSES[host]}", *common]
-            with open(f"{folder}/node{host}.log", "w") as log:
-                raylets.append(
-                    subprocess.Popen(
-                        [*hosts.on(host), *command],
-                        env=environment,
-                        stdout=log,
-                        stderr=subprocess.STDOUT,
-                        start_new_session=True,
-                    )
-                )
+            log = Path(folder, f"node{host}.log")
+            start_node([*hosts.on(host), *command], log, raylets)
         yield hosts
     finally:
         for raylet in reversed(raylets):
