@@ -16,6 +16,8 @@ namespace {
 constexpr std::uint64_t listener_tag = 0;
 constexpr std::uint64_t doorbell_tag = 1;
 constexpr std::size_t most_spare_bodies = 64;
+constexpr std::size_t first_spare_bodies = 8;
+constexpr std::size_t usual_body_bytes = 512;
 constexpr Duration greeting_time = std::chrono::seconds(5);
 
 std::uint64_t socket_tag(const ShmPeer& peer) { return 2 * peer.serial; }
@@ -46,6 +48,11 @@ ShmCore::ShmCore(ShmOptions options) : options_(std::move(options)) {
   watch_descriptor(listener_.get(), listener_tag);
   watch_descriptor(doorbell_.get(), doorbell_tag);
   spare_bodies_.reserve(most_spare_bodies);
+  // Later, one more than ever before would be memory in the middle of a round trip.
+  taken_.body.reserve(usual_body_bytes);
+  for (std::size_t i = 0; i < first_spare_bodies; ++i) {
+    spare_bodies_.emplace_back().reserve(usual_body_bytes);
+  }
   last_poll_ = options_.clock->now();
   next_pulse_ = last_poll_;
 }

@@ -43,6 +43,7 @@ TEST(PushPullAllocationTest, TenThousandRoundTripsAllocateNothing) {
   NodeOptions options;
   options.transport = Transport::shared_memory;
   Cluster cluster(1, 1, options);
+  allocations = 0;
   constexpr int warm_up = 2'000;
   constexpr int measured = 10'000;
   std::jthread server([&] {
