@@ -297,10 +297,12 @@ void Batch::join(const Generation& generation, const Passage& passage) {
   plan.fingerprint = passage.fingerprint;
   plan.streams = plan::read_streams(passage.plans, key_.rank, record_.chunk_bytes);
   plan.targets = ordered(*remote_);
-  plan.labels = labels_of(*remote_);
   for (const auto& [rank, member] : remote_->members) {
     const Verify verify = std::max(record_.verify, member->verify);
     if (verify != Verify::off) plan.verify[rank] = verify;
+  }
+  if (!plan.verify.empty()) {
+    plan.labels = std::make_shared<const std::vector<std::string>>(labels_of(*remote_));
   }
   std::set<Rank> far;  // read together with sources on other hosts: all in the same way
   for (const plan::Stream& stream : plan.streams) {

@@ -77,6 +77,15 @@ void Digest::begin(std::int64_t round) {
   XXH3_64bits_reset(state_.get());
 }
 
+bool Digest::work(std::int64_t& budget) {
+  while (sums_.size() < stream_.parts.size()) {
+    if (budget <= 0) return false;
+    budget -= stream_.chunk_bytes;
+    step();
+  }
+  return true;
+}
+
 bool Digest::step() {
   const std::size_t count = program_.chunks.size();
   while (verify_ == Verify::sample && next_chunk_ < count &&

@@ -22,6 +22,9 @@ namespace tensorbus::bus {
 // ends can make. Works chunk by chunk, so that whoever owns it never takes long.
 class Digest {
  public:
+  // Bytes for one step of an agent.
+  static constexpr std::int64_t at_once = std::int64_t{8} << 20;
+
   enum class End : std::uint8_t { source, target };
 
   // `sample` looks at one chunk in sixteen, others in every round. Not for reductions: no reader
@@ -36,15 +39,15 @@ class Digest {
   bool serves(const plan::Stream& stream, Verify verify) const;
 
   void begin(std::int64_t round);
-  // About one chunk; false once there is none left. Error as Lender's.
-  bool step();
-  bool done() const noexcept { return sums_.size() == stream_.parts.size(); }
+  // Works until it is done, or `budget` bytes are used up; whether it is done. Error as Lender's.
+  bool work(std::int64_t& budget);
   // One for each part of the stream, once it is done.
   const std::vector<std::uint64_t>& sums() const noexcept { return sums_; }
   std::int64_t round() const noexcept { return round_; }
-  std::int64_t step_bytes() const noexcept { return stream_.chunk_bytes; }
 
  private:
+  // About one chunk; false once there is none left.
+  bool step();
   void add(std::size_t index);
   void finish_part();
 

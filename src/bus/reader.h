@@ -27,9 +27,9 @@ struct JoinPlan {
   std::uint64_t fingerprint = 0;
   std::vector<plan::Stream> streams;
   std::map<Rank, fabric::Address> sources;
-  std::vector<TensorView> targets;  // in the senders' order
-  std::vector<std::string> labels;  // of the tensors, for messages
-  std::map<Rank, Verify> verify;    // whose checksums are compared
+  std::vector<TensorView> targets;                         // in the senders' order
+  std::map<Rank, Verify> verify;                           // whose checksums are compared
+  std::shared_ptr<const std::vector<std::string>> labels;  // of the tensors, if any are
 };
 
 class Reader : public std::enable_shared_from_this<Reader> {

@@ -11,8 +11,6 @@ namespace tensorbus::bus {
 namespace {
 
 constexpr Duration patience_with_senders = std::chrono::milliseconds(500);
-// What is looked at in one step of the agent.
-constexpr std::int64_t digested_at_once = std::int64_t{8} << 20;
 constexpr const char* undefined = "; the tensors' contents are undefined until the next recv";
 
 }  // namespace
@@ -30,8 +28,8 @@ Recv::Recv(Context& context, std::int64_t generation, std::uint64_t serial, std:
 }
 
 void Recv::start(std::vector<RecvPart> parts, const std::vector<TensorView>& targets,
-                 const std::vector<std::string>& labels) {
-  labels_ = labels;
+                 std::shared_ptr<const std::vector<std::string>> labels) {
+  labels_ = std::move(labels);
   state_ = next(state_, RecvEvent::all_offered).value();
   context_.at(Step::reading);
   parts_ = std::move(parts);
@@ -64,15 +62,11 @@ void Recv::check_or_commit() {
 
 void Recv::step() {
   if (!checks()) return;
-  std::int64_t left = digested_at_once;
+  std::int64_t budget = Digest::at_once;
   while (*checked_ < parts_.size()) {
     const RecvPart& part = parts_[*checked_];
     try {
-      while (part.digest != nullptr && !part.digest->done()) {
-        if (left <= 0) return;
-        left -= part.digest->step_bytes();
-        part.digest->step();
-      }
+      if (part.digest != nullptr && !part.digest->work(budget)) return;
       compare(part);
     } catch (const Error& error) {
       return fail({error.code(), fmt::format("round {}: {}{}", round_, error.what(), undefined)},
@@ -94,7 +88,7 @@ void Recv::compare(const RecvPart& part) {
   std::vector<std::string> wrong;
   for (std::size_t at = 0; at < part.sums.size(); ++at) {
     if (part.sums[at] == part.digest->sums()[at]) continue;
-    wrong.push_back(labels_.at(part.stream->parts[at].tensor));
+    wrong.push_back(labels_->at(part.stream->parts[at].tensor));
   }
   throw Error(
       Code::failed,

@@ -35,9 +35,9 @@ class Recv : public std::enable_shared_from_this<Recv> {
   Recv(Context& context, std::int64_t generation, std::uint64_t serial, std::int64_t round,
        std::int64_t version, std::vector<RecvCommit> commits, std::shared_ptr<Loan> loan);
 
-  // `labels` name the tensors by position in the batch.
+  // `labels` name the tensors by position in the batch; only checks need them.
   void start(std::vector<RecvPart> parts, const std::vector<TensorView>& targets,
-             const std::vector<std::string>& labels);
+             std::shared_ptr<const std::vector<std::string>> labels);
   // Compares a little of what was read with what was offered; again soon while checks() is true.
   void step();
   bool checks() const noexcept { return state_ == RecvState::reading && checked_.has_value(); }
@@ -89,7 +89,7 @@ class Recv : public std::enable_shared_from_this<Recv> {
   std::vector<RecvPart> parts_;
   std::vector<std::optional<fabric::OpId>> running_;
   std::size_t left_ = 0;
-  std::vector<std::string> labels_;
+  std::shared_ptr<const std::vector<std::string>> labels_;
   std::optional<std::size_t> checked_;  // parts, once all is read
   bool damaged_ = false;
   std::size_t committed_ = 0;

@@ -8,8 +8,6 @@ namespace tensorbus::bus {
 namespace {
 
 constexpr Duration patience_with_joiners = std::chrono::seconds(1);
-// What is looked at in one step of the agent.
-constexpr std::int64_t digested_at_once = std::int64_t{8} << 20;
 
 }  // namespace
 
@@ -98,16 +96,12 @@ std::shared_ptr<Digest> Source::find_digest(const plan::Stream& stream, Verify v
 }
 
 bool Source::prepare(std::int64_t round) {
-  std::int64_t left = digested_at_once;
+  std::int64_t budget = Digest::at_once;
   for (auto& [serial, subscription] : subscriptions_) {
     Digest* digest = subscription.digest.get();
     if (digest == nullptr || !subscription.joined || subscription.start > round) continue;
     if (digest->round() != round) digest->begin(round);
-    while (!digest->done()) {
-      if (left <= 0) return false;
-      left -= digest->step_bytes();
-      digest->step();
-    }
+    if (!digest->work(budget)) return false;
   }
   return true;
 }
