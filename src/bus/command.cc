@@ -12,6 +12,8 @@ template <typename... Cases>
 struct Overloaded : Cases... {
   using Cases::operator()...;
 };
+template <typename... Cases>
+Overloaded(Cases...) -> Overloaded<Cases...>;  // clang 14 cannot tell by itself
 
 template <typename Value>
 Json or_null(const std::optional<Value>& value) {
