@@ -197,8 +197,7 @@ class TensorBusClient:
         has both sides of a pair. ``bucket_size`` bounds the bytes that are copied in one step.
         ``verify="full"`` compares checksums of all that is read with what was offered (which also
         finds a tensor that was changed after its send), ``"sample"`` of one part in sixteen, other
-        parts in every round; what one side asks for holds for both. What is reduced (``Partial``)
-        is not compared.
+        parts in every round; what one side asks for holds for both.
         """
         self._check_open()
         held, locals_, items = [], [], []

@@ -353,21 +353,25 @@ Batch::Taken Batch::subscribe(const LinkPtr& link, const AgentMessage& message) 
     const Passage passage = make_passage(*own_, *found.group, wish.reader);
     if (passage.fingerprint != wish.fingerprint) return Taken::later;
     const auto streams = plan::read_streams(passage.plans, wish.reader, reader->chunk_bytes);
-    std::shared_ptr<Digest> digest;
+    std::vector<std::shared_ptr<Digest>> digests;
+    const Verify verify = std::max(record_.verify, reader->verify);
     for (std::size_t at = 0; at < streams.size(); ++at) {
       if (std::ranges::find(streams[at].source.ranks, key_.rank) ==
           streams[at].source.ranks.end()) {
         continue;
       }
       region_->serve(message.serial + at + 1, streams[at]);
-      const Verify verify = std::max(record_.verify, reader->verify);
-      if (verify == Verify::off || streams[at].source.reduces()) continue;
-      digest = source_->find_digest(streams[at], verify);
-      if (digest != nullptr) continue;
-      digest = std::make_shared<Digest>(streams[at], Digest::End::source, verify, ordered(*own_),
-                                        loan_->lender());
+      if (verify == Verify::off) continue;
+      const plan::Stream own =
+          streams[at].source.reduces() ? member_stream(streams[at], key_.rank) : streams[at];
+      auto digest = source_->find_digest(own, verify);
+      if (digest == nullptr) {
+        digest = std::make_shared<Digest>(own, Digest::End::source, verify, ordered(*own_),
+                                          loan_->lender());
+      }
+      digests.push_back(std::move(digest));
     }
-    source_->subscribe(link, message.serial, wish.reader, region_->number(), std::move(digest));
+    source_->subscribe(link, message.serial, wish.reader, region_->number(), std::move(digests));
   } catch (const Error& error) {
     return refuse(error.status());
   }

@@ -4,6 +4,8 @@
 
 #include <algorithm>
 
+#include "fabric/region.h"
+
 namespace tensorbus::bus {
 namespace {
 
@@ -27,18 +29,10 @@ plan::Stream in_target_type(plan::Stream stream) {
   return stream;
 }
 
-plan::Strides strides_of(std::span<const TensorView> tensors) {
-  plan::Strides strides;
-  for (const TensorView& tensor : tensors) {
-    strides.emplace_back(tensor.strides.begin(), tensor.strides.end());
-  }
-  return strides;
-}
-
 // Gathers from this end's tensors.
 plan::Program program_for(const plan::Stream& stream, Digest::End end,
                           std::span<const TensorView> tensors) {
-  const plan::Strides strides = strides_of(tensors);
+  const plan::Strides strides = fabric::strides_of(tensors);
   if (end == Digest::End::source) return plan::compile(stream, &strides, nullptr);
   plan::Program program = plan::compile(stream, nullptr, &strides);
   for (plan::ProgramPart& part : program.parts) part.source = part.target;

@@ -27,8 +27,8 @@ class Digest {
 
   enum class End : std::uint8_t { source, target };
 
-  // `sample` looks at one chunk in sixteen, others in every round. Not for reductions: no reader
-  // keeps what a single source gave. The memory is borrowed.
+  // `sample` looks at one chunk in sixteen, others in every round. A reduction is looked at member
+  // by member. The memory is borrowed.
   Digest(const plan::Stream& stream, End end, Verify verify, std::span<const TensorView> tensors,
          std::shared_ptr<const fabric::Lender> lender);
   ~Digest();

@@ -25,7 +25,8 @@ void Reader::join(JoinPlan plan) {
     return;
   }
   streams_.clear();
-  digests_.clear();
+  parts_.clear();
+  folds_.clear();
   for (const plan::Stream& stream : plan_.streams) {
     streams_.push_back(std::make_shared<const plan::Stream>(stream));
   }
@@ -242,30 +243,66 @@ void Reader::start_recv(std::int64_t round) {
   for (const auto& [rank, source] : sources_) {
     commits.push_back({rank, source.link, lent(source), source.word});
   }
+  if (parts_.empty()) make_parts();
+  for (const auto& fold : folds_) fold->begin();
   std::vector<RecvPart> parts;
-  for (std::size_t at = 0; at < streams_.size(); ++at) parts.push_back(part_of(at, round));
+  for (const Part& part : parts_) parts.push_back(part_of(part, round));
   recv_ = std::make_shared<Recv>(context_, plan_.generation, serial_, sources_.empty() ? 0 : round,
                                  sources_.empty() ? 0 : sources_.begin()->second.version,
                                  std::move(commits), loan_);
-  recv_->start(std::move(parts), plan_.targets, plan_.labels);
+  recv_->start(std::move(parts), folds_, plan_.labels);
 }
 
-RecvPart Reader::part_of(std::size_t stream, std::int64_t round) {
-  const std::vector<Rank>& ranks = streams_[stream]->source.ranks;
-  RecvPart part{streams_[stream], serial_ + stream + 1, {}};
-  for (const Rank rank : ranks) part.sources.push_back(lent(sources_.at(rank)));
-  const auto verify = plan_.verify.find(ranks.front());
-  if (ranks.size() > 1 || verify == plan_.verify.end()) return part;
-  auto& digest = digests_[stream];
-  if (digest == nullptr) {
-    digest = std::make_shared<Digest>(*streams_[stream], Digest::End::target, verify->second,
-                                      plan_.targets, loan_->lender());
+// A reduction that is checked is read member by member: nobody else sees what a single one gave.
+void Reader::make_parts() {
+  for (std::size_t at = 0; at < streams_.size(); ++at) {
+    const std::uint64_t number = serial_ + at + 1;
+    const plan::Group& group = streams_[at]->source;
+    const bool checked =
+        std::ranges::any_of(group.ranks, [&](Rank rank) { return plan_.verify.contains(rank); });
+    if (!checked || !group.reduces()) {
+      add_part(number, streams_[at], plan_.targets);
+      continue;
+    }
+    const auto fold = std::make_shared<Fold>(*streams_[at], plan_.targets, loan_->lender());
+    for (std::size_t member = 0; member < group.ranks.size(); ++member) {
+      add_part(number, fold->stream(member), fold->scratch(member));
+    }
+    folds_.push_back(fold);
   }
-  digest->begin(round);
-  part.digest = digest;
-  const Sums& sums = sources_.at(ranks.front()).sums;
-  if (sums.round == round) part.sums = sums.values;
-  return part;
+}
+
+void Reader::add_part(std::uint64_t number, std::shared_ptr<const plan::Stream> stream,
+                      std::span<const TensorView> targets) {
+  Part part{number, std::move(stream), targets};
+  const Rank rank = part.stream->source.ranks.front();
+  if (const auto verify = plan_.verify.find(rank); verify != plan_.verify.end()) {
+    part.digest = std::make_shared<Digest>(*part.stream, Digest::End::target, verify->second,
+                                           part.targets, loan_->lender());
+    for (const Part& before : parts_) {
+      if (before.stream->source.ranks.front() == rank) {
+        part.first_sum += before.stream->parts.size();
+      }
+    }
+  }
+  parts_.push_back(std::move(part));
+}
+
+RecvPart Reader::part_of(const Part& part, std::int64_t round) const {
+  RecvPart read{part.stream, part.number, {}, part.targets};
+  for (const Rank rank : part.stream->source.ranks) {
+    read.sources.push_back(lent(sources_.at(rank)));
+  }
+  if (part.digest == nullptr) return read;
+  part.digest->begin(round);
+  read.digest = part.digest;
+  const Sums& sums = sources_.at(part.stream->source.ranks.front()).sums;
+  const std::size_t count = part.stream->parts.size();
+  if (sums.round == round && sums.values.size() >= part.first_sum + count) {
+    const auto first = sums.values.begin() + static_cast<std::ptrdiff_t>(part.first_sum);
+    read.sums.assign(first, first + static_cast<std::ptrdiff_t>(count));
+  }
+  return read;
 }
 
 void Reader::finish_recv() {

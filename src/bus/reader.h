@@ -41,7 +41,8 @@ class Reader : public std::enable_shared_from_this<Reader> {
   void replace(std::shared_ptr<Loan> loan, std::vector<TensorView> targets) {
     loan_ = std::move(loan);
     plan_.targets = std::move(targets);
-    digests_.clear();
+    parts_.clear();
+    folds_.clear();
   }
 
   // Subscribes, joins and starts at every source. Only while idle.
@@ -105,13 +106,24 @@ class Reader : public std::enable_shared_from_this<Reader> {
     Sums sums;                 // of the round that comes
     bool swapping = false;
   };
+  // What is read in every round, bound to the targets.
+  struct Part {
+    std::uint64_t number = 0;
+    std::shared_ptr<const plan::Stream> stream;
+    std::span<const TensorView> targets;
+    std::shared_ptr<Digest> digest{};  // if it is checked
+    std::size_t first_sum = 0;         // among those of its source
+  };
 
   void ask(Rank rank, SourceEnd& source);
   void on_subscribed(Rank rank, SourceEnd& source, const Subscribed& answer);
   void join_all_when_ready();
   void start_when_joined();
   void start_recv(std::int64_t round);
-  RecvPart part_of(std::size_t stream, std::int64_t round);
+  void make_parts();
+  void add_part(std::uint64_t number, std::shared_ptr<const plan::Stream> stream,
+                std::span<const TensorView> targets);
+  RecvPart part_of(const Part& part, std::int64_t round) const;
   void swap_word(Rank rank, std::int64_t round, std::uint64_t ticket, Mark mark);
   void on_word(Rank rank, std::uint64_t serial, std::int64_t round, RoundWord word);
   void fail_joining(const std::string& why);
@@ -127,7 +139,8 @@ class Reader : public std::enable_shared_from_this<Reader> {
   std::uint64_t serial_ = 0;
   std::int64_t started_in_ = 0;
   std::vector<std::shared_ptr<const plan::Stream>> streams_;
-  std::map<std::size_t, std::shared_ptr<Digest>> digests_;  // by stream, made when needed
+  std::vector<Part> parts_;  // made when needed
+  std::vector<std::shared_ptr<Fold>> folds_;
   std::map<Rank, SourceEnd> sources_;
   std::shared_ptr<Recv> recv_;
   std::string trouble_;

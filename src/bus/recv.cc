@@ -27,23 +27,28 @@ Recv::Recv(Context& context, std::int64_t generation, std::uint64_t serial, std:
   outcome_.version = version;
 }
 
-void Recv::start(std::vector<RecvPart> parts, const std::vector<TensorView>& targets,
+void Recv::start(std::vector<RecvPart> parts, std::vector<std::shared_ptr<Fold>> folds,
                  std::shared_ptr<const std::vector<std::string>> labels) {
   labels_ = std::move(labels);
   state_ = next(state_, RecvEvent::all_offered).value();
   context_.at(Step::reading);
   parts_ = std::move(parts);
+  folds_ = std::move(folds);
   running_.resize(parts_.size());
   for (const RecvPart& part : parts_) bytes_total_ += part.stream->payload_bytes;
   for (std::size_t at = 0; at < parts_.size() && state_ == RecvState::reading; ++at) {
+    const RecvPart& part = parts_[at];
     const auto id =
         context_.operations.add([self = shared_from_this(), at](const fabric::Completion& done) {
           self->on_read(at, done);
         });
     try {
-      context_.fabric.read(
-          {parts_[at].stream, parts_[at].number, parts_[at].sources, targets, loan_->lender()}, id,
-          Deadline::never());
+      context_.fabric.read({part.stream,
+                            part.number,
+                            part.sources,
+                            {part.targets.begin(), part.targets.end()},
+                            loan_->lender()},
+                           id, Deadline::never());
       running_[at] = id;
       ++left_;
     } catch (const Error& error) {
@@ -62,17 +67,19 @@ void Recv::check_or_commit() {
 
 void Recv::step() {
   if (!checks()) return;
-  std::int64_t budget = Digest::at_once;
-  while (*checked_ < parts_.size()) {
-    const RecvPart& part = parts_[*checked_];
-    try {
+  try {
+    std::int64_t budget = Digest::at_once;
+    for (; *checked_ < parts_.size(); ++*checked_) {
+      const RecvPart& part = parts_[*checked_];
       if (part.digest != nullptr && !part.digest->work(budget)) return;
       compare(part);
-    } catch (const Error& error) {
-      return fail({error.code(), fmt::format("round {}: {}{}", round_, error.what(), undefined)},
-                  RecvEvent::failed);
     }
-    ++*checked_;
+    for (const auto& fold : folds_) {
+      if (!fold->work(budget)) return;
+    }
+  } catch (const Error& error) {
+    return fail({error.code(), fmt::format("round {}: {}{}", round_, error.what(), undefined)},
+                RecvEvent::failed);
   }
   commit();
 }

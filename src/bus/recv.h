@@ -9,6 +9,7 @@
 
 #include "bus/context.h"
 #include "bus/digest.h"
+#include "bus/fold.h"
 #include "bus/loan.h"
 #include "bus/round.h"
 
@@ -19,6 +20,7 @@ struct RecvPart {
   std::shared_ptr<const plan::Stream> stream;
   std::uint64_t number = 0;
   std::vector<fabric::Source> sources;
+  std::span<const TensorView> targets;
   std::shared_ptr<Digest> digest{};   // of what was read; none: it is not checked
   std::vector<std::uint64_t> sums{};  // what the source says it must be
 };
@@ -35,8 +37,9 @@ class Recv : public std::enable_shared_from_this<Recv> {
   Recv(Context& context, std::int64_t generation, std::uint64_t serial, std::int64_t round,
        std::int64_t version, std::vector<RecvCommit> commits, std::shared_ptr<Loan> loan);
 
-  // `labels` name the tensors by position in the batch; only checks need them.
-  void start(std::vector<RecvPart> parts, const std::vector<TensorView>& targets,
+  // `folds` reduce what was read into them. `labels` name the tensors by position in the batch;
+  // only checks need them.
+  void start(std::vector<RecvPart> parts, std::vector<std::shared_ptr<Fold>> folds,
              std::shared_ptr<const std::vector<std::string>> labels);
   // Compares a little of what was read with what was offered; again soon while checks() is true.
   void step();
@@ -87,6 +90,7 @@ class Recv : public std::enable_shared_from_this<Recv> {
   RecvState state_ = RecvState::waiting;
   Outcome outcome_;
   std::vector<RecvPart> parts_;
+  std::vector<std::shared_ptr<Fold>> folds_;
   std::vector<std::optional<fabric::OpId>> running_;
   std::size_t left_ = 0;
   std::shared_ptr<const std::vector<std::string>> labels_;

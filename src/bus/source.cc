@@ -28,7 +28,7 @@ RoundWord Source::settle(Subscription& subscription, Mark mark) {
 }
 
 void Source::subscribe(const LinkPtr& link, std::uint64_t serial, Rank reader, std::uint64_t region,
-                       std::shared_ptr<Digest> digest) {
+                       std::vector<std::shared_ptr<Digest>> digests) {
   if (subscriptions_.contains(serial)) return;
   for (auto each = subscriptions_.begin(); each != subscriptions_.end();) {
     const auto& [old, subscription] = *each++;
@@ -38,7 +38,7 @@ void Source::subscribe(const LinkPtr& link, std::uint64_t serial, Rank reader, s
     Subscription subscription;
     subscription.link = link;
     subscription.reader = reader;
-    subscription.digest = std::move(digest);
+    subscription.digests = std::move(digests);
     subscription.word = context_.fabric.make_word(*link->peer(), pack(RoundWord{}));
     const Subscribed answer{{}, region, subscription.word.number};
     subscriptions_.emplace(serial, std::move(subscription));
@@ -89,8 +89,9 @@ bool Source::has_started(Rank reader) const { return started_.contains(reader); 
 
 std::shared_ptr<Digest> Source::find_digest(const plan::Stream& stream, Verify verify) const {
   for (const auto& [serial, subscription] : subscriptions_) {
-    const auto& digest = subscription.digest;
-    if (digest != nullptr && digest->serves(stream, verify)) return digest;
+    for (const auto& digest : subscription.digests) {
+      if (digest->serves(stream, verify)) return digest;
+    }
   }
   return nullptr;
 }
@@ -98,16 +99,20 @@ std::shared_ptr<Digest> Source::find_digest(const plan::Stream& stream, Verify v
 bool Source::prepare(std::int64_t round) {
   std::int64_t budget = Digest::at_once;
   for (auto& [serial, subscription] : subscriptions_) {
-    Digest* digest = subscription.digest.get();
-    if (digest == nullptr || !subscription.joined || subscription.start > round) continue;
-    if (digest->round() != round) digest->begin(round);
-    if (!digest->work(budget)) return false;
+    if (!subscription.joined || subscription.start > round) continue;
+    for (const auto& digest : subscription.digests) {
+      if (digest->round() != round) digest->begin(round);
+      if (!digest->work(budget)) return false;
+    }
   }
   return true;
 }
 
 void Source::send_sums(const Subscription& subscription, std::uint64_t serial) {
-  const std::vector<std::uint64_t>& all = subscription.digest->sums();
+  std::vector<std::uint64_t> all;
+  for (const auto& digest : subscription.digests) {
+    all.insert(all.end(), digest->sums().begin(), digest->sums().end());
+  }
   for (std::size_t first = 0; first < all.size(); first += most_sums) {
     const std::size_t end = std::min(all.size(), first + most_sums);
     context_.links.send(*subscription.link, generation_, serial,
@@ -126,7 +131,7 @@ void Source::open(std::int64_t round, std::uint64_t ticket, std::int64_t version
     if (!subscription.joined || subscription.start > round) continue;
     subscription.in_round = true;
     subscription.counts_since = context_.now;
-    if (subscription.digest != nullptr) send_sums(subscription, serial);
+    send_sums(subscription, serial);
     subscription.word.value->store(pack(RoundWord{Mark::offered, round}),
                                    std::memory_order_release);
     context_.links.send(*subscription.link, generation_, serial, Offer{round, ticket, version});

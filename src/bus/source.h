@@ -7,6 +7,7 @@
 #include <optional>
 #include <set>
 #include <string>
+#include <vector>
 
 #include "bus/context.h"
 #include "bus/digest.h"
@@ -26,9 +27,9 @@ class Source {
   bool knows(std::uint64_t serial) const { return subscriptions_.contains(serial); }
 
   // Answers with the region and a word of its own. An older subscription of the same reader ends.
-  // `digest` makes the checksums that it wants, if it does.
+  // `digests` make the checksums that it wants, if it does.
   void subscribe(const LinkPtr& link, std::uint64_t serial, Rank reader, std::uint64_t region,
-                 std::shared_ptr<Digest> digest);
+                 std::vector<std::shared_ptr<Digest>> digests);
   // One that another reader uses, if it would be the same.
   std::shared_ptr<Digest> find_digest(const plan::Stream& stream, Verify verify) const;
   void on_message(const LinkPtr& link, const AgentMessage& message);
@@ -65,7 +66,7 @@ class Source {
     LinkPtr link;
     Rank reader = 0;
     fabric::Word word;
-    std::shared_ptr<Digest> digest{};
+    std::vector<std::shared_ptr<Digest>> digests{};
     bool joined = false;
     bool started = false;
     std::int64_t start = 0;

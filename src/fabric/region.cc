@@ -72,6 +72,15 @@ plan::Strides strides_of(const Forms& forms) {
   return strides;
 }
 
+plan::Strides strides_of(std::span<const TensorView> tensors) {
+  plan::Strides strides;
+  strides.reserve(tensors.size());
+  for (const TensorView& tensor : tensors) {
+    strides.emplace_back(tensor.strides.begin(), tensor.strides.end());
+  }
+  return strides;
+}
+
 std::string encode(const Forms& forms) {
   Json list = Json::array();
   for (const TensorForm& form : forms) {

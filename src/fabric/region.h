@@ -22,6 +22,7 @@ using Forms = std::vector<TensorForm>;
 
 TensorForm form_of(const TensorView& view);
 plan::Strides strides_of(const Forms& forms);
+plan::Strides strides_of(std::span<const TensorView> tensors);
 
 // MessagePack: how an owner tells a peer. Decoding checks everything and throws
 // Error(invalid_argument).

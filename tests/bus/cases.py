@@ -35,6 +35,7 @@ class Case:
     rounds: int
     queued: bool  # all rounds are asked for before the first is over, with the same contents
     bucket_size: int | None
+    verify: str
 
     @property
     def reverses(self) -> bool:
@@ -121,6 +122,7 @@ def make_case(seed: int, ranks: Sequence[int], most: int = 4) -> Case:
         rounds=dice.randint(1, 3),
         queued=dice.random() < 0.5,
         bucket_size=dice.choice([None, None, 1, 5000]),
+        verify=dice.choice(["off", "off", "sample", "full"]),
     )
 
 

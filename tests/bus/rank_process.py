@@ -33,7 +33,9 @@ def run_side(client: TensorBusClient, case: Case, rank: int, side: str, name: st
         (place, f"{name}/{tensor.pair}", tensor.name)
         for place, tensor in zip(places, case.tensors, strict=True)
     ]
-    handler = client.register_tensors(name, items, case.bucket_size, TIMEOUT, role=role)
+    handler = client.register_tensors(
+        name, items, case.bucket_size, TIMEOUT, role=role, verify=case.verify
+    )
     if side == "senders":
         send(handler, case, side, rank, places)
     else:

@@ -4,7 +4,7 @@ import pytest
 import tensorbus
 import torch
 from buses import Bus, caught, together
-from tensorbus import BatchHandler, Replicate, Shard
+from tensorbus import BatchHandler, Partial, Replicate, Shard
 
 CHUNK = 4096
 
@@ -59,6 +59,47 @@ def test_a_tensor_that_changes_after_the_send_is_named_with_the_ranks(bus: Bus, 
     together(*(lambda h=h: h.transfer("recv", blocking=True) for h in recvs))
     sending.result(20)
     assert torch.equal(torch.cat(got), sent.to(torch.float64))
+
+
+@pytest.mark.parametrize("asks", ["sender", "receiver"])
+def test_what_is_reduced_is_compared_with_what_every_single_rank_offered(bus: Bus, asks: str):
+    sent = [torch.arange(6000.0).reshape(60, 100) * scale for scale in (1, 2, 4)]
+    got = [torch.zeros(60, 50, dtype=torch.float64) for _ in range(2)]
+    clients = [bus.client(rank) for rank in range(5)]
+    together(
+        *(lambda c=c: c.init_pair("p", "a", "b", 3, (3,), [Partial("sum")]) for c in clients[:3]),
+        *(lambda c=c: c.init_pair("p", "b", "a", 2, (2,), [Shard(1)]) for c in clients[3:]),
+    )
+    verify = {0: asks == "sender", 1: asks == "sender", 2: False, 3: False, 4: asks == "receiver"}
+    handles = together(
+        *(
+            lambda c=c, r=r, t=t: c.register_tensors(
+                "x", [(t, "p", "w")], CHUNK, verify="full" if verify[r] else "off"
+            )
+            for r, (c, t) in enumerate(zip(clients, sent + got, strict=True))
+        )
+    )
+    sends, recvs = handles[:3], handles[3:]
+    # As offered, it is the sum.
+    together(*(lambda h=h: h.transfer("send" if h in sends else "recv", True) for h in handles))
+    assert torch.equal(torch.cat(got, 1), sum(sent).to(torch.float64))
+    # One of the three changes what the second receiver reads of it.
+    sending = [handle.transfer("send") for handle in sends]
+    for recv in recvs:
+        recv.query_transfer_signal(timeout=20)
+    sent[1][59, 99] = -1.0
+    before = got[1].clone()
+    recvs[0].transfer("recv", blocking=True)
+    error = caught(lambda: recvs[1].transfer("recv", blocking=True))
+    assert isinstance(error, RuntimeError), error
+    assert "rank 4 has read from rank 1" in str(error)
+    assert 'tensor "w"' in str(error)
+    assert torch.equal(got[1], before)  # nothing wrong was added up
+    for future in sending:
+        caught(lambda f=future: f.result(20))
+    # The next round is whole again.
+    together(*(lambda h=h: h.transfer("send" if h in sends else "recv", True) for h in handles))
+    assert torch.equal(torch.cat(got, 1), sum(sent).to(torch.float64))
 
 
 def test_samples_see_every_chunk_once_in_sixteen_rounds(threads: Bus):
