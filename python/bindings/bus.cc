@@ -195,30 +195,24 @@ std::uint64_t register_tensors(BusClient& client, const std::string& batch, cons
 }
 
 BusTransfer transfer(BusClient& client, const std::string& batch, bool send,
-                     const std::optional<std::string>& role, const nb::list& tensors, bool blocking,
-                     std::optional<std::int64_t> version, Timeout timeout) {
-  const TensorList taken =
-      take_in(tensors, [](std::size_t index) { return "tensor " + std::to_string(index); });
-  const std::vector<TensorView> views = views_of(taken);
+                     const std::optional<std::string>& role, const TensorList& tensors,
+                     bool blocking, std::optional<std::int64_t> version, Timeout timeout) {
+  const std::vector<TensorView> views = views_of(tensors);
   const nb::gil_scoped_release release;
   return BusTransfer(
       client->transfer(batch, direction(send), role, views, blocking, deadline(timeout), version));
 }
 
 void replace(BusClient& client, const std::string& batch, const std::optional<std::string>& role,
-             const nb::list& tensors, Timeout timeout) {
-  const TensorList taken =
-      take_in(tensors, [](std::size_t index) { return "tensor " + std::to_string(index); });
-  const std::vector<TensorView> views = views_of(taken);
+             const TensorList& tensors, Timeout timeout) {
+  const std::vector<TensorView> views = views_of(tensors);
   const nb::gil_scoped_release release;
   client->replace(batch, role, views, deadline(timeout));
 }
 
 std::vector<std::size_t> moved(BusClient& client, const std::string& batch,
-                               const std::optional<std::string>& role, const nb::list& tensors) {
-  const TensorList taken =
-      take_in(tensors, [](std::size_t index) { return "tensor " + std::to_string(index); });
-  return client->moved(batch, role, views_of(taken));
+                               const std::optional<std::string>& role, const TensorList& tensors) {
+  return client->moved(batch, role, views_of(tensors));
 }
 
 void init_pair(BusClient& client, std::string pair, std::string local, std::string remote,
@@ -325,14 +319,14 @@ void bind_client(nb::module_& module) {
            nb::arg("tensors"), nb::arg("blocking"), nb::arg("version").none(),
            nb::arg("timeout").none(),
            nb::sig("def transfer(self, batch: str, send: bool, role: str | None, "
-                   "tensors: list[object], blocking: bool, version: int | None, "
+                   "tensors: Tensors, blocking: bool, version: int | None, "
                    "timeout: float | None) -> BusTransfer"))
       .def("replace", &replace, nb::arg("batch"), nb::arg("role").none(), nb::arg("tensors"),
            nb::arg("timeout").none(),
-           nb::sig("def replace(self, batch: str, role: str | None, tensors: list[object], "
+           nb::sig("def replace(self, batch: str, role: str | None, tensors: Tensors, "
                    "timeout: float | None) -> None"))
       .def("moved", &moved, nb::arg("batch"), nb::arg("role").none(), nb::arg("tensors"),
-           nb::sig("def moved(self, batch: str, role: str | None, tensors: list[object]) -> "
+           nb::sig("def moved(self, batch: str, role: str | None, tensors: Tensors) -> "
                    "list[int]"))
       .def(
           "versions",

@@ -1,5 +1,6 @@
 #include <vector>
 
+#include "base/bytes.h"
 #include "intake.h"
 
 namespace tensorbus::python {
@@ -17,22 +18,39 @@ nb::tuple describe(const TensorList& tensors, std::size_t index) {
                         tuple_of(view.strides), view.read_only);
 }
 
+nb::bytes forms(const TensorList& tensors) {
+  Encoder encoder;
+  for (std::size_t i = 0; i < tensors.size(); ++i) {
+    const TensorView view = tensors[i];
+    encoder.integer(static_cast<std::uint8_t>(view.dtype));
+    encoder.integer(static_cast<std::uint32_t>(view.shape.size()));
+    for (const std::int64_t extent : view.shape) encoder.integer(extent);
+  }
+  return nb::bytes(encoder.bytes().data(), encoder.size());
+}
+
 }  // namespace
 
 void bind_tensors(nb::module_& module) {
   nb::class_<TensorList>(module, "Tensors", "Tensors as the core sees them; borrows their memory.")
       .def(
           "__init__",
-          [](TensorList* place, const nb::list& tensors) {
-            new (place) TensorList(take_in(
-                tensors, [](std::size_t index) { return "tensor " + std::to_string(index); }));
+          [](TensorList* place, const nb::list& tensors, const std::optional<nb::list>& names) {
+            new (place) TensorList(take_in(tensors, [&](std::size_t index) {
+              return names ? "tensor \"" + nb::cast<std::string>((*names)[index]) + "\""
+                           : "tensor " + std::to_string(index);
+            }));
           },
-          nb::arg("tensors"), nb::sig("def __init__(self, tensors: list[object]) -> None"))
+          nb::arg("tensors"), nb::arg("names") = nb::none(),
+          nb::sig("def __init__(self, tensors: list[object], names: list[str] | None = None) "
+                  "-> None"),
+          "`names` are what errors call them.")
       .def("__len__", &TensorList::size)
       .def("__getitem__", &describe, nb::arg("index"),
            nb::sig("def __getitem__(self, index: int) -> "
                    "tuple[int, str, tuple[int, ...], tuple[int, ...], bool]"),
-           "(address, dtype, shape, strides, read-only)");
+           "(address, dtype, shape, strides, read-only)")
+      .def("forms", &forms, "Types and shapes of all, to compare with others.");
 }
 
 }  // namespace tensorbus::python

@@ -11,7 +11,7 @@ from typing import Any, Literal
 
 from tensorbus import _core
 from tensorbus.command_queue import CommandQueue
-from tensorbus.dtensor import check_layout, local_part
+from tensorbus.dtensor import check_layout, dtensor_types, global_shapes, local_parts
 from tensorbus.kvstore import CoreStore, KVStore, connect
 from tensorbus.layout import coordinate_of, mesh_of, placement_of
 from tensorbus.link import Link
@@ -200,26 +200,22 @@ class TensorBusClient:
         parts in every round; what one side asks for holds for both.
         """
         self._check_open()
-        held, locals_, items = [], [], []
-        shapes: list[Sequence[int] | None] = []
+        held, items = [], []
         for index, item in enumerate(tensors):
             if not isinstance(item, tuple | list) or len(item) not in (2, 3):
                 raise ValueError(
                     f"tensors[{index}] is {item!r:.100}, not (tensor, pair) or (tensor, pair, name)"
                 )
             tensor, pair, *name = item
-            local, shape = local_part(tensor)
-            if shape is not None and pair in self._layouts:
+            if isinstance(tensor, dtensor_types()) and pair in self._layouts:
                 check_layout(tensor, pair, *self._layouts[pair])
             held.append(tensor)
-            locals_.append(local)
             items.append((pair, name[0] if name else ""))
-            shapes.append(shape)
         if not held:
             raise ValueError(f'batch "{batch_id}" has no tensors')
         return self._register(
-            batch_id, locals_, items, shapes, held=held, bucket_size=bucket_size, role=role,
-            verify=verify, timeout=timeout,
+            batch_id, local_parts(held), items, global_shapes(held), held=held,
+            bucket_size=bucket_size, role=role, verify=verify, timeout=timeout,
         )  # fmt: skip
 
     def _register(
@@ -281,7 +277,7 @@ class TensorBusClient:
         if transfer_type not in ("send", "recv"):
             raise ValueError(f'transfer_type is "send" or "recv", not {transfer_type!r}')
         _, held = self._held.get(self._core.registration_of(batch_id, role), ("", []))
-        now = [local_part(tensor)[0] for tensor in held]
+        now = _core.Tensors(local_parts(held))
         return Transfer(
             self._core.transfer(
                 batch_id, transfer_type == "send", role, now, blocking, None, timeout

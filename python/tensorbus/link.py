@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from tensorbus import _core, pool
-from tensorbus._core import Replicate
+from tensorbus._core import Replicate, Tensors
 from tensorbus.errors import PeerLostError
 from tensorbus.state_dict import Entries, entries_of
 
@@ -22,7 +22,7 @@ class _Registered:
 
     handler: BatchHandler
     form: list[Any]
-    stages: list[Any]  # the link's own memory for a tensor, or None: it is read where it is
+    stages: dict[int, Any]  # the link's own memory for tensors that are not read where they are
 
 
 class Link:
@@ -77,12 +77,10 @@ class Link:
         entries = entries_of(state_dict)
         registered = self._registered.get(key)
         if registered is None or registered.form != entries.form():
-            stages = [_stage_for(local) for local in entries.locals]
-            registered = self._register(key, entries, stages, left)
+            registered = self._register(key, entries, _stages_for(entries.locals), left)
         try:
-            _fill(registered.stages, entries.locals)
-            tensors = _places(registered.stages, entries.locals)
-            self._last[key] = self._transfer(key, tensors, version, left)
+            views = _fill(registered.stages, entries)
+            self._last[key] = self._transfer(key, views, version, left)
         except PeerLostError as error:
             self._end_if_stale(key, error)
             if not allow_lost or error.stale or "failed" in error.readers.values():
@@ -113,11 +111,11 @@ class Link:
         entries = entries_of(state_dict)
         registered = self._registered.get(key)
         if registered is None or registered.form != entries.form():
-            self._register(key, entries, [None] * len(entries.names), left)
-        elif (core := self._core()).moved(self._batch(key), self.local_name, entries.locals):
-            core.replace(self._batch(key), self.local_name, entries.locals, left())
+            self._register(key, entries, {}, left)
+        elif (core := self._core()).moved(self._batch(key), self.local_name, entries.views):
+            core.replace(self._batch(key), self.local_name, entries.views, left())
             self._hold(registered.handler, entries.tensors)
-        self._last[key] = self._transfer(key, entries.locals, version, left)
+        self._last[key] = self._transfer(key, entries.views, version, left)
         return self._last[key]
 
     def versions(self, name: str, *, timeout: float | None = 30.0) -> dict[str, dict[int, int]]:
@@ -156,7 +154,7 @@ class Link:
         return f"{self._sender(key[1])}/{key[0]}"
 
     def _register(
-        self, key: tuple[str, bool], entries: Entries, stages: list[Any], left: _Countdown
+        self, key: tuple[str, bool], entries: Entries, stages: dict[int, Any], left: _Countdown
     ) -> _Registered:
         client = self._open_client()
         pair = self._sender(key[1])
@@ -185,10 +183,10 @@ class Link:
         self._open_client()._held[handler._registration] = handler.batch_id, tensors
 
     def _transfer(
-        self, key: tuple[str, bool], tensors: list[Any], version: int | None, left: _Countdown
+        self, key: tuple[str, bool], views: Tensors, version: int | None, left: _Countdown
     ) -> int:
         transfer = self._core().transfer(
-            self._batch(key), key[1], self.local_name, tensors, True, version, left()
+            self._batch(key), key[1], self.local_name, views, True, version, left()
         )
         return transfer.result(None)[3]
 
@@ -208,20 +206,23 @@ class _Countdown:
         return None if self._end is None else max(0.0, self._end - time.monotonic())
 
 
-def _stage_for(local: Any) -> Any:
-    """Memory for a copy; None for a tensor that readers can map as it is."""
-    return None if _core.is_pooled(local) else pool.empty(tuple(local.shape), local.dtype)
+def _stages_for(tensors: list[Any]) -> dict[int, Any]:
+    """Memory for copies of those that readers cannot map as they are."""
+    return {
+        index: pool.empty(tuple(tensor.shape), tensor.dtype)
+        for index, tensor in enumerate(tensors)
+        if not _core.is_pooled(tensor)
+    }
 
 
-def _places(stages: list[Any], tensors: list[Any]) -> list[Any]:
+def _places(stages: dict[int, Any], tensors: list[Any]) -> list[Any]:
     """What the agent knows: the stages, and the tensors that have none."""
-    return [
-        tensor if stage is None else stage for stage, tensor in zip(stages, tensors, strict=True)
-    ]
+    return [stages.get(index, tensor) for index, tensor in enumerate(tensors)]
 
 
-def _fill(stages: list[Any], tensors: list[Any]) -> None:
-    copies = [
-        (stage, tensor) for stage, tensor in zip(stages, tensors, strict=True) if stage is not None
-    ]
-    _core.copy_into([stage for stage, _ in copies], [tensor for _, tensor in copies])
+def _fill(stages: dict[int, Any], entries: Entries) -> Tensors:
+    """Copies what has a stage; returns where everything is now."""
+    if not stages:
+        return entries.views
+    _core.copy_into(list(stages.values()), [entries.locals[index] for index in stages])
+    return Tensors(_places(stages, entries.locals))
