@@ -188,8 +188,9 @@ MISTAKES = (
             ),
             (
                 "src/bus/batch.cc",
-                "    source_->open(send.round,",
-                "    send.round = ++last_round_;\n    source_->open(send.round,",
+                "      preparing_ = !source_->prepare(send.round);\n",
+                "      if (!preparing_) send.round = ++last_round_;\n"
+                "      preparing_ = !source_->prepare(send.round);\n",
             ),
         ),
         ("I7",),
