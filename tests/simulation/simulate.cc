@@ -1,6 +1,7 @@
 // Simulated clusters from seeds. One is told line by line; of many, how often each kind of fault
 // hit each step ("-": it cannot). Exits with 1 if an invariant broke.
 #include <fmt/format.h>
+#include <unistd.h>
 
 #include <CLI/CLI.hpp>
 #include <iostream>
@@ -42,7 +43,8 @@ int main(int argc, char** argv) {
   std::uint64_t count = 1;
   simulation::Faults faults = simulation::all_faults;
   app.add_option("--seed", seed, "Where to begin");
-  app.add_option("--count", count, "How many seeds, one after the other; prints sums");
+  app.add_option("--count", count, "How many seeds, one after the other; prints sums")
+      ->check(CLI::Range(std::uint64_t{1}, std::uint64_t{1'000'000'000}));
   app.add_flag("--kills,!--no-kills", faults.kills, "Processes die and are started again");
   app.add_flag("--stops,!--no-stops", faults.stops, "Agents stand still for a while");
   app.add_flag("--lapses,!--no-lapses", faults.lapses, "The store takes agents for dead");
@@ -52,9 +54,13 @@ int main(int argc, char** argv) {
   CLI11_PARSE(app, argc, argv);
 
   simulation::Report sum;
+  const bool watched = count > 1 && isatty(STDERR_FILENO) == 1;
   for (std::uint64_t each = seed; each < seed + count; ++each) {
     const auto report = simulation::simulate(each, faults);
     sum.add(report);
+    if (watched && (each - seed) % 100 == 0) {
+      std::cerr << fmt::format("\r{} of {} seeds", each - seed, count);
+    }
     if (count == 1 || !report.violations.empty()) {
       for (const std::string& line : report.history) std::cout << line << '\n';
     }
@@ -63,7 +69,9 @@ int main(int argc, char** argv) {
       return 1;
     }
   }
+  if (watched) std::cerr << "\r\x1b[K";
   for (const auto& [what, how_often] : sum.counts) std::cout << what << ": " << how_often << '\n';
+  if (count == 1) return 0;
   std::cout << '\n';
   print_hits(sum);
   return 0;
