@@ -183,5 +183,6 @@ def on_network(make: Callable[[str], T]) -> T:
     try:
         return make(bind)
     except (RuntimeError, ValueError) as error:
+        made = make("")  # what fails here too has nothing to do with the network
         logger.warning("no network, other nodes cannot be reached: %s", error)
-        return make("")
+        return made
