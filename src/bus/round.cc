@@ -58,8 +58,9 @@ Outcome send_outcome(std::int64_t round, const std::map<Rank, Ending>& endings, 
   outcome.round = round;
   std::vector<Rank> failed;
   for (const auto& [rank, ending] : endings) {
-    if (ending.tentative) continue;
     const ReaderOutcome ended = outcome_of(ending);
+    // Who has read has started: its word may be seen before its message.
+    if (ending.tentative && ended != ReaderOutcome::read) continue;
     outcome.readers[rank] = ended;
     if (ended == ReaderOutcome::lost) outcome.lost.push_back(rank);
     if (ended == ReaderOutcome::failed) failed.push_back(rank);

@@ -77,7 +77,7 @@ static_assert(!next(RecvState::committing, RecvEvent::ended));
 struct Ending {
   RoundWord word;
   bool lost = false;       // its subscription ended meanwhile
-  bool tentative = false;  // it had not started: it counts for nothing
+  bool tentative = false;  // it had not said that it starts: it counts only if it has read
 };
 // A reader that read before it was lost has read.
 ReaderOutcome outcome_of(const Ending& ending) noexcept;

@@ -69,6 +69,16 @@ TEST(SendOutcome, AllReadIsSuccessEvenIfTheyWereLostAfterwards) {
   EXPECT_THAT(outcome.readers, ElementsAre(std::pair(2, ReaderOutcome::read)));
 }
 
+TEST(SendOutcome, WhoHasReadCountsEvenIfItsStartHasNotArrived) {
+  const Outcome outcome = send_outcome(5,
+                                       {{2, {{Mark::read, 5}, false, true}},
+                                        {3, {{Mark::skipped, 5}, false, true}},
+                                        {4, {{Mark::closed, 5}, true, true}}},
+                                       {});
+  EXPECT_TRUE(outcome.status.ok());
+  EXPECT_THAT(outcome.readers, ElementsAre(std::pair(2, ReaderOutcome::read)));
+}
+
 // proves: B3.8
 TEST(SendOutcome, SaysHowEachReaderEnded) {
   const Outcome outcome = send_outcome(1,

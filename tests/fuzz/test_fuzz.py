@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import subprocess
 from pathlib import Path
 
@@ -38,6 +39,7 @@ def test_nothing_worse_than_an_error(programs: Path, target: str, tmp_path: Path
             "-rss_limit_mb=4096",
         ],
         cwd=tmp_path,
+        env={**os.environ, "TMPDIR": str(tmp_path)},
         capture_output=True,
         text=True,
         check=False,

@@ -88,8 +88,14 @@ def test_hundreds_of_seeds_break_nothing() -> None:
 def test_a_hundred_thousand_seeds_break_nothing_and_every_fault_hits_every_step() -> None:
     build()
     share = MANY_SEEDS // 2
-    for run in [start(first, share) for first in (1, 1 + share)]:
-        assert not never(told_by(run)), "kinds of faults never hit agents after these steps"
+    runs = [start(first, share) for first in (1, 1 + share)]
+    try:
+        for run in runs:
+            assert not never(told_by(run)), "kinds of faults never hit agents after these steps"
+    finally:
+        for run in runs:
+            run.kill()
+            run.wait()
 
 
 def never(told: str) -> list[tuple[str, str]]:
