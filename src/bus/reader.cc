@@ -382,7 +382,8 @@ std::map<Rank, std::int64_t> Reader::offering() const {
     if (!source.view.offered) continue;
     // Where it is in sight the word is the truth; what was said may be over.
     const auto& peer = source.link->peer();
-    const auto* word = peer->up() ? context_.fabric.watch(*peer, source.word) : nullptr;
+    if (!peer->up()) continue;  // its loss is on the way
+    const auto* word = context_.fabric.watch(*peer, source.word);
     if (word != nullptr && unpack(word->load(std::memory_order_acquire)).over()) continue;
     rounds[rank] = source.view.floor;
   }
