@@ -80,18 +80,14 @@ bool Digest::work(std::int64_t& budget) {
   return true;
 }
 
-bool Digest::step() {
+void Digest::step() {
   const std::size_t count = program_.chunks.size();
   while (verify_ == Verify::sample && next_chunk_ < count &&
          (static_cast<std::int64_t>(next_chunk_) + round_) % sampled != 0) {
     ++next_chunk_;
   }
-  if (next_chunk_ < count) {
-    add(next_chunk_++);
-    return true;
-  }
+  if (next_chunk_ < count) return add(next_chunk_++);
   while (sums_.size() < stream_.parts.size()) finish_part();
-  return false;
 }
 
 void Digest::add(std::size_t index) {

@@ -46,8 +46,8 @@ class Digest {
   std::int64_t round() const noexcept { return round_; }
 
  private:
-  // About one chunk; false once there is none left.
-  bool step();
+  // About one chunk or, after the last, what is left to finish.
+  void step();
   void add(std::size_t index);
   void finish_part();
 
