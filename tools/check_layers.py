@@ -1,4 +1,4 @@
-"""Fails when a layer uses one that it may not, reads a clock or reads the environment.
+"""Fails when a layer uses one that it may not, reads a clock or the environment, asks for Ctrl-C.
 
 The table is the one in docs/contributing.md: folder = layer, and a layer includes only what stands
 in its row. Public headers belong to the layer that implements them.
@@ -54,6 +54,10 @@ AGENT_SIDE = {
     "bus/source.h",
     "bus/state.h",
 }
+# Asked with a lock held it can wait for ever: the other layers ask through base/waiting.h and
+# os/poll.h. Python installs the answer.
+INTERRUPT = "base/interrupt.h"
+MAY_ASK = {"base", "os", "python"}
 INCLUDE = re.compile(r'^\s*#\s*include\s+"([^"]+)"', re.MULTILINE)
 CLOCK = re.compile(
     r"_clock::now|\bclock_gettime\b|\bgettimeofday\b|\bstd::time\b|\btime\(nullptr\)|__rdtsc"
@@ -97,6 +101,8 @@ def problems_of(path: Path) -> list[str]:
                 for name in INCLUDE.findall(text)
                 if name in other
             ]
+    if INTERRUPT in INCLUDE.findall(text) and layer not in MAY_ASK and not own.endswith("_test.h"):
+        found.append(f"{where}: asks for Ctrl-C; only base and os may (use base/waiting.h)")
     code = COMMENT.sub("", text)
     if layer != "base" and CLOCK.search(code):
         found.append(f"{where}: reads a clock; only base may (use base/clock.h)")

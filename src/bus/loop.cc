@@ -2,23 +2,21 @@
 
 #include <poll.h>
 
-#include <algorithm>
 #include <array>
 #include <chrono>
 
 #include "base/clock.h"
-#include "base/interrupt.h"
 
 namespace tensorbus::bus {
 namespace {
 
 constexpr Duration patience_at_the_end = std::chrono::seconds(1);
-// How many steps an agent that has work makes before it is asked whether to stop.
+// How many steps an agent that has work makes before it looks for stop() and Ctrl-C.
 constexpr unsigned steps_between_looks = 16;
 
 bool signalled(const os::EventFd& stop) {
   pollfd descriptor{stop.get(), POLLIN, 0};
-  return ::poll(&descriptor, 1, 0) == 1;
+  return os::sleep_ready({&descriptor, 1}, Deadline(TimePoint{}));
 }
 
 // True if it is to stop.
@@ -27,12 +25,7 @@ bool sleep(Agent& agent, const os::EventFd& stop) {
   std::size_t at = 0;
   for (const int fd : agent.fds()) descriptors[at++] = {fd, POLLIN, 0};
   descriptors[at] = {stop.get(), POLLIN, 0};
-  const Duration left = std::min(agent.wake_at() - now(), longest_sleep());
-  if (left <= Duration::zero()) return signalled(stop);
-  const timespec time{std::chrono::duration_cast<std::chrono::seconds>(left).count(),
-                      (left % std::chrono::seconds(1)).count()};
-  return ::ppoll(descriptors.data(), descriptors.size(), &time, nullptr) > 0 &&
-         descriptors[at].revents != 0;
+  return os::sleep_ready(descriptors, Deadline(agent.wake_at())) && descriptors[at].revents != 0;
 }
 
 }  // namespace
@@ -46,7 +39,6 @@ void run(Agent& agent, os::EventFd& stop) {
     } else if (steps % steps_between_looks == 0) {
       stopping = signalled(stop);
     }
-    throw_if_interrupted();
   }
   agent.close();
   const Deadline patience = Deadline::after(patience_at_the_end);

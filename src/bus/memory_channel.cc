@@ -2,14 +2,13 @@
 
 #include <unistd.h>
 
-#include <algorithm>
 #include <condition_variable>
 #include <map>
 #include <mutex>
 #include <utility>
 #include <vector>
 
-#include "base/interrupt.h"
+#include "base/waiting.h"
 #include "bus/pending_command.h"
 #include "os/fork.h"
 #include "os/poll.h"
@@ -142,25 +141,15 @@ class MemoryConnection final : public Connection {
   }
 
   void wait_for_room(std::unique_lock<std::mutex>& lock, Deadline deadline) {
-    while (true) {
+    const auto has_room = [this] {
       if (closed_) throw Error(Code::failed, "this client is closed");
       if (link_->stopped) throw stopped_error();
-      if (link_->queue.size() < link_->capacity) return;
-      if (deadline.expired()) {
-        throw Error(Code::queue_full,
-                    "the agent's queue holds " + std::to_string(link_->capacity) +
-                        " commands that are not over; wait for some of them before the next");
-      }
-      const Duration sleep = std::min(deadline.remaining(), longest_sleep());
-      if (sleep == Duration::max()) {
-        link_->room.wait(lock);
-      } else {
-        link_->room.wait_for(lock, sleep);
-      }
-      lock.unlock();
-      throw_if_interrupted();
-      lock.lock();
-    }
+      return link_->queue.size() < link_->capacity;
+    };
+    if (wait(lock, link_->room, deadline, has_room)) return;
+    throw Error(Code::queue_full,
+                "the agent's queue holds " + std::to_string(link_->capacity) +
+                    " commands that are not over; wait for some of them before the next");
   }
 
   const std::shared_ptr<Link> link_;

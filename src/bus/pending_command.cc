@@ -1,10 +1,9 @@
 #include "bus/pending_command.h"
 
-#include <algorithm>
 #include <utility>
 
-#include "base/interrupt.h"
 #include "base/log.h"
+#include "base/waiting.h"
 
 namespace tensorbus::bus {
 
@@ -14,16 +13,11 @@ PendingCommand::PendingCommand(CommandId id, std::string what,
 
 const Outcome& PendingCommand::wait(Deadline deadline) {
   while (!done()) {
-    throw_if_interrupted();
     if (!deadline.expired() && listen_ && listen_(*this, deadline)) continue;
     std::unique_lock lock(mutex_);
     if (done()) break;
-    if (deadline.expired()) throw Error(Code::timeout, what_ + " is not over yet");
-    const Duration sleep = std::min(deadline.remaining(), longest_sleep());
-    if (sleep == Duration::max()) {
-      changed_.wait(lock);
-    } else {
-      changed_.wait_for(lock, sleep);
+    if (!Waiting(lock, deadline).sleep(changed_)) {
+      throw Error(Code::timeout, what_ + " is not over yet");
     }
   }
   return outcome_;

@@ -17,9 +17,9 @@
 #include <utility>
 #include <vector>
 
-#include "base/interrupt.h"
 #include "base/log.h"
 #include "base/secret.h"
+#include "base/waiting.h"
 #include "bus/frame_socket.h"
 #include "bus/greeting.h"
 #include "bus/pending_command.h"
@@ -295,24 +295,10 @@ class SocketConnection final : public Connection,
 
   template <typename Condition>
   void await(std::unique_lock<std::mutex>& lock, Deadline deadline, Condition condition) {
+    Waiting waiting(lock, deadline);
     while (!condition()) {
-      if (deadline.expired()) throw Error(Code::timeout, "the agent has not answered");
-      if (listen(lock, deadline, condition)) continue;
-      const Duration sleep = std::min(deadline.remaining(), longest_sleep());
-      if (sleep == Duration::max()) {
-        changed_.wait(lock);
-      } else {
-        changed_.wait_for(lock, sleep);
-      }
-      if (condition()) return;
-      lock.unlock();
-      try {
-        throw_if_interrupted();
-      } catch (...) {
-        lock.lock();
-        throw;
-      }
-      lock.lock();
+      if (!deadline.expired() && listen(lock, deadline, condition)) continue;
+      if (!waiting.sleep(changed_)) throw Error(Code::timeout, "the agent has not answered");
     }
   }
 
@@ -328,14 +314,10 @@ class SocketConnection final : public Connection,
         const std::shared_ptr<FrameSocket> socket = socket_;
         const int out = socket->wants_write() ? POLLOUT : 0;
         pollfd ready{socket->socket().get(), static_cast<short>(POLLIN | out), 0};
-        lock.unlock();
-        try {
+        {
+          const Unlocked unlocked(lock);
           os::sleep_ready({&ready, 1}, deadline);
-        } catch (...) {
-          lock.lock();
-          throw;
         }
-        lock.lock();
         take_in(lock);
       }
     } catch (...) {

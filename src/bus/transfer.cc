@@ -2,12 +2,11 @@
 
 #include <unistd.h>
 
-#include <algorithm>
 #include <utility>
 
-#include "base/interrupt.h"
 #include "base/log.h"
 #include "base/secret.h"
+#include "base/waiting.h"
 
 namespace tensorbus::bus {
 namespace {
@@ -106,18 +105,8 @@ int TransferState::value() {
 bool TransferState::acquire(Deadline deadline) {
   done();
   std::unique_lock lock(mutex_);
-  while (semaphore_ == nullptr && count_ == 0) {
-    if (deadline.expired()) return false;
-    const Duration sleep = std::min(deadline.remaining(), longest_sleep());
-    if (sleep == Duration::max()) {
-      counted_.wait(lock);
-    } else {
-      counted_.wait_for(lock, sleep);
-    }
-    lock.unlock();
-    throw_if_interrupted();
-    lock.lock();
-  }
+  const auto counted = [this] { return semaphore_ != nullptr || count_ > 0; };
+  if (!tensorbus::wait(lock, counted_, deadline, counted)) return false;
   if (semaphore_ == nullptr) {
     --count_;
     lock.unlock();

@@ -4,7 +4,6 @@
 #include <array>
 
 #include "base/clock.h"
-#include "base/interrupt.h"
 #include "base/log.h"
 
 namespace tensorbus::push_pull {
@@ -83,14 +82,8 @@ void Loop::sleep(Lock& lock, Deadline deadline, bool keeper) {
   }
   fds[count++] = {wake_.get(), POLLIN, 0};
   if (keeper) fds[count++] = {keeper_wake_.get(), POLLIN, 0};
-  lock.unlock();
-  try {
-    os::sleep_ready({fds.data(), count}, deadline);
-  } catch (...) {
-    lock.lock();
-    throw;
-  }
-  lock.lock();
+  const Unlocked unlocked(lock);
+  os::sleep_ready({fds.data(), count}, deadline);
 }
 
 // Whoever spins with the lock would keep it for ever.
@@ -135,7 +128,7 @@ bool Loop::Turn::take() {
     // Not at the first look: it costs two system calls, and most waits are over by the second.
     if (before != TimePoint{} &&
         now_.time_since_epoch() / signals_every != before.time_since_epoch() / signals_every) {
-      throw_if_interrupted();
+      throw_if_interrupted(lock_);
     }
     return true;
   }
@@ -155,19 +148,18 @@ void Loop::Turn::sleep() {
 }
 
 bool Loop::Turn::follow() {
-  throw_if_interrupted();
-  if (now() >= deadline_.at()) return false;
-  const Deadline until = sooner(deadline_, Deadline::after(longest_sleep()));
-  ++loop_.followers_;
-  // wait_until() cannot add to TimePoint::max().
-  if (until.is_never()) {
-    loop_.changed_.wait(lock_);
-  } else {
-    loop_.changed_.wait_until(lock_, until.at());
-  }
-  --loop_.followers_;
-  if (loop_.closed_) loop_.changed_.notify_all();
-  return true;
+  // close() waits for those who follow, also while they look for signals without the lock.
+  struct Following {
+    explicit Following(Loop& followed) : loop(followed) { ++loop.followers_; }
+    ~Following() {
+      --loop.followers_;
+      if (loop.closed_) loop.changed_.notify_all();
+    }
+    Loop& loop;
+  };
+  const Following following(loop_);
+  if (!waiting_) waiting_.emplace(lock_, deadline_);
+  return waiting_->sleep(loop_.changed_);
 }
 
 void Loop::keep() try {

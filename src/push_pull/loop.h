@@ -15,6 +15,7 @@
 #include <thread>
 #include <vector>
 
+#include "base/waiting.h"
 #include "fabric/fabric.h"
 #include "os/fork.h"
 #include "os/poll.h"
@@ -97,6 +98,7 @@ class Loop {
     Loop& loop_;
     Lock& lock_;
     const Deadline deadline_;
+    std::optional<Waiting> waiting_;  // while another polls
     bool polls_ = false;
     bool slept_ = false;
     bool sleeps_next_ = false;

@@ -7,9 +7,9 @@
 #include <charconv>
 
 #include "base/bytes.h"
-#include "base/interrupt.h"
 #include "base/log.h"
 #include "base/secret.h"
+#include "base/waiting.h"
 
 namespace tensorbus::push_pull {
 namespace {
@@ -222,18 +222,11 @@ void Membership::join(const std::string& record, Deadline deadline) {
 
 template <typename Done>
 bool Membership::wait(Lock& lock, Deadline deadline, Done done) {
-  while (!done()) {
+  return tensorbus::wait(lock, changed_, deadline, [&] {
+    if (done()) return true;
     if (scheduler_lost_) throw Error(*scheduler_lost_);
-    throw_if_interrupted();
-    if (deadline.expired()) return false;
-    const Deadline until = sooner(deadline, Deadline::after(longest_sleep()));
-    if (until.is_never()) {
-      changed_.wait(lock);
-    } else {
-      changed_.wait_until(lock, until.at());
-    }
-  }
-  return true;
+    return false;
+  });
 }
 
 std::vector<Member> Membership::missing(const std::map<Member, std::string>& from) const {

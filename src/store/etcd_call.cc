@@ -2,7 +2,7 @@
 
 #include <algorithm>
 
-#include "base/interrupt.h"
+#include "base/waiting.h"
 
 namespace tensorbus::store::etcd {
 
@@ -21,22 +21,13 @@ bool Signal::wait(const Call& call, const std::function<bool()>& ready) {
   const Cancellation::Hook store_hook(call.closing_store, end_with("the store was closed"));
   const Cancellation::Hook watch_hook(call.closing_watch, end_with("the watch was closed"));
   const Cancellation::Hook caller_hook(call.cancellation, end_with("cancelled by the caller"));
+  std::unique_lock lock(mutex);
+  Waiting waiting(lock, call.deadline,
+                  call.interruptible ? Waiting::CtrlC::obeyed : Waiting::CtrlC::ignored);
   while (true) {
-    // Without the mutex: the check may wait for a lock of the interpreter, whose owner may be
-    // waiting for this mutex in cancel().
-    if (call.interruptible) throw_if_interrupted();
-    std::unique_lock lock(mutex);
     if (ended != nullptr) throw Error(Code::cancelled, ended);
     if (ready()) return true;
-    const Duration left = call.deadline.remaining();
-    if (left == Duration::zero()) return false;
-    const Duration sleep = call.interruptible ? std::min(left, longest_sleep()) : left;
-    const auto woken = [&] { return ended != nullptr || ready(); };
-    if (sleep == Duration::max()) {
-      changed_.wait(lock, woken);
-    } else {
-      changed_.wait_until(lock, Deadline::after(sleep).at(), woken);
-    }
+    if (!waiting.sleep(changed_)) return false;
   }
 }
 

@@ -2,14 +2,13 @@
 
 #include <fmt/format.h>
 
-#include <algorithm>
 #include <condition_variable>
 #include <deque>
 #include <map>
 #include <mutex>
 
 #include "base/clock.h"
-#include "base/interrupt.h"
+#include "base/waiting.h"
 #include "store/engine.h"
 #include "store/limits.h"
 #include "store/request_store.h"
@@ -61,6 +60,7 @@ class Hub final : private Listener {
   // Sleeps until `finished`, which is asked under the lock. False at the deadline.
   bool wait_until(Lock& lock, Blocked& blocked, Deadline deadline, Cancellation* cancellation,
                   const std::function<bool()>& finished) {
+    Waiting waiting(lock, deadline);
     while (true) {
       expire();
       if (finished()) return true;
@@ -68,25 +68,9 @@ class Hub final : private Listener {
       if (cancellation != nullptr && cancellation->cancelled()) {
         throw Error(Code::cancelled, "the call was cancelled");
       }
-      if (deadline.expired()) return false;
-      Duration sleep = std::min(deadline.remaining(), longest_sleep());
-      if (const auto next = engine_.table().next_expiry()) {
-        sleep = std::min(sleep, std::max(*next - now(), Duration(1)));
-      }
-      if (sleep == Duration::max()) {
-        blocked.wake.wait(lock);
-      } else {
-        blocked.wake.wait_for(lock, sleep);
-      }
-      // Asks the interpreter, which another thread of ours may be holding.
-      lock.unlock();
-      try {
-        throw_if_interrupted();
-      } catch (...) {
-        lock.lock();
-        throw;
-      }
-      lock.lock();
+      const auto expiry = engine_.table().next_expiry();
+      if (!waiting.sleep(blocked.wake, expiry ? Deadline(*expiry) : Deadline::never()))
+        return false;
     }
   }
 

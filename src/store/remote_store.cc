@@ -6,8 +6,8 @@
 #include <array>
 #include <cerrno>
 
-#include "base/interrupt.h"
 #include "base/log.h"
+#include "base/waiting.h"
 #include "os/tcp.h"
 #include "store/handshake.h"
 #include "store/limits.h"
@@ -134,6 +134,7 @@ std::string RemoteStore::call(Op op, const std::string& body, Deadline deadline,
 
 bool RemoteStore::wait_until(Lock& lock, Waiter& self, Deadline deadline,
                              const std::function<bool()>& finished) {
+  Waiting waiting(lock, deadline);
   const auto place = waiters_.insert(waiters_.end(), &self);
   bool holds = false;
   try {
@@ -143,7 +144,11 @@ bool RemoteStore::wait_until(Lock& lock, Waiter& self, Deadline deadline,
         throw Error(Code::cancelled, "the call was cancelled");
       }
       if (deadline.expired()) break;
-      led_ ? follow(lock, self, deadline) : lead(lock, deadline);
+      if (led_) {
+        waiting.sleep(self.wake);
+      } else {
+        lead(lock, deadline);
+      }
     }
   } catch (...) {
     if (!lock.owns_lock()) lock.lock();
@@ -154,19 +159,6 @@ bool RemoteStore::wait_until(Lock& lock, Waiter& self, Deadline deadline,
   waiters_.erase(place);
   pass_the_lead();
   return holds;
-}
-
-void RemoteStore::follow(Lock& lock, Waiter& self, Deadline deadline) {
-  const Duration sleep = std::min(deadline.remaining(), longest_sleep());
-  if (sleep == Duration::max()) {
-    self.wake.wait(lock);
-  } else {
-    self.wake.wait_for(lock, sleep);
-  }
-  // Asks the interpreter, which another thread of ours may be holding.
-  lock.unlock();
-  throw_if_interrupted();
-  lock.lock();
 }
 
 void RemoteStore::pass_the_lead() {

@@ -75,7 +75,6 @@ class RemoteStore final : public RequestStore {
   bool wait_until(Lock& lock, Waiter& self, Deadline deadline,
                   const std::function<bool()>& finished);
   void lead(Lock& lock, Deadline deadline);
-  void follow(Lock& lock, Waiter& self, Deadline deadline);
   void pass_the_lead();
   void step_back();
   void check_usable() const;

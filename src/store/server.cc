@@ -16,8 +16,8 @@
 #include <thread>
 
 #include "base/clock.h"
-#include "base/interrupt.h"
 #include "base/log.h"
+#include "base/waiting.h"
 #include "os/fork.h"
 #include "os/poll.h"
 #include "os/tcp.h"
@@ -89,20 +89,14 @@ class StoreServer::Impl {
 
   void wait_for_workers(std::size_t count, Deadline deadline) {
     std::unique_lock lock(workers_mutex_);
-    while (workers_ < static_cast<std::int64_t>(count)) {
-      throw_if_interrupted();
-      if (deadline.expired()) {
-        throw Error(Code::timeout, fmt::format("{} of {} workers joined the store at {} in time",
-                                               workers_, count, url()));
-      }
+    const auto joined = [&] {
+      if (workers_ >= static_cast<std::int64_t>(count)) return true;
       if (failed_) throw Error(Code::failed, "the store server has failed; see its log");
-      const Duration sleep = std::min(deadline.remaining(), longest_sleep());
-      if (sleep == Duration::max()) {
-        workers_changed_.wait(lock);
-      } else {
-        workers_changed_.wait_for(lock, sleep);
-      }
-    }
+      return false;
+    };
+    if (wait(lock, workers_changed_, deadline, joined)) return;
+    throw Error(Code::timeout, fmt::format("{} of {} workers joined the store at {} in time",
+                                           workers_, count, url()));
   }
 
   void stop() noexcept {

@@ -41,6 +41,7 @@ def test_this_tree_keeps_the_table():
         ("src/tensor/x.h", '#include "tensorbus/store.h"\n', 'may not use "store"'),
         ("src/store/x.cc", "auto t = std::chrono::steady_clock::now();\n", "reads a clock"),
         ("src/os/x.cc", 'auto v = std::getenv("X");\n', "reads the environment"),
+        ("src/store/x.cc", '#include "base/interrupt.h"\n', "asks for Ctrl-C"),
         ("src/drawer/x.cc", "\n", "no row in the layer table"),
         ("include/tensorbus/new.h", "\n", "no row in the layer table"),
     ],
@@ -54,6 +55,7 @@ def test_a_breach_is_named(tree, path, text, complaint):
 
 def test_comments_and_allowed_uses_are_no_breach(tree):
     assert tree("src/store/x.cc", '#include "os/fd.h"\n// getenv, steady_clock::now\n') == []
+    assert tree("src/store/x_test.cc", '#include "base/interrupt.h"\n') == []
     assert tree("src/base/clock.cc", "std::chrono::steady_clock::now();\n") == []
 
 
