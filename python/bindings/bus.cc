@@ -15,6 +15,7 @@
 #include "bus/embedded.h"
 #include "bus/loan.h"
 #include "bus/socket_connection.h"
+#include "gil.h"
 #include "intake.h"
 #include "os/fork.h"
 #include "os/poll.h"
@@ -35,7 +36,8 @@ nb::dict readers_of(const bus::Outcome& outcome) {
   return readers;
 }
 
-// What belongs to the process that made it: a forked child neither uses nor ends it.
+// What belongs to the process that made it: a forked child neither uses nor ends it. Ends it
+// without the interpreter, because its threads may need that to end.
 template <typename T>
 class Owned {
  public:
@@ -44,7 +46,13 @@ class Owned {
   Owned(Owned&&) = default;
   Owned& operator=(Owned&&) = default;
   ~Owned() {
-    if (!here()) static_cast<void>(value_.release());
+    if (value_ == nullptr) return;
+    const WithoutGilIfHeld without_gil;
+    if (here()) {
+      value_.reset();
+    } else {
+      static_cast<void>(value_.release());
+    }
   }
 
   bool here() const { return os::fork_generation() == made_in_; }
@@ -72,6 +80,7 @@ class BusTransfer {
   int fd() {
     if (event_ == nullptr) {
       event_ = std::make_shared<os::EventFd>();
+      const WithoutGil without_gil;
       state().on_done([event = event_] { event->signal(); });
     }
     return event_->get();
@@ -190,7 +199,7 @@ std::uint64_t register_tensors(BusClient& client, const std::string& batch, cons
   options.role = std::move(role);
   options.verify = parse_verify(verify);
   if (versioned) options.versioned = bus::Versioned{direction(versioned->first), versioned->second};
-  const nb::gil_scoped_release release;
+  const WithoutGil without_gil;
   return client->register_tensors(batch, batch_tensors, options, deadline(timeout));
 }
 
@@ -198,7 +207,7 @@ BusTransfer transfer(BusClient& client, const std::string& batch, bool send,
                      const std::optional<std::string>& role, const TensorList& tensors,
                      bool blocking, std::optional<std::int64_t> version, Timeout timeout) {
   const std::vector<TensorView> views = views_of(tensors);
-  const nb::gil_scoped_release release;
+  const WithoutGil without_gil;
   return BusTransfer(
       client->transfer(batch, direction(send), role, views, blocking, deadline(timeout), version));
 }
@@ -206,13 +215,15 @@ BusTransfer transfer(BusClient& client, const std::string& batch, bool send,
 void replace(BusClient& client, const std::string& batch, const std::optional<std::string>& role,
              const TensorList& tensors, Timeout timeout) {
   const std::vector<TensorView> views = views_of(tensors);
-  const nb::gil_scoped_release release;
+  const WithoutGil without_gil;
   client->replace(batch, role, views, deadline(timeout));
 }
 
 std::vector<std::size_t> moved(BusClient& client, const std::string& batch,
                                const std::optional<std::string>& role, const TensorList& tensors) {
-  return client->moved(batch, role, views_of(tensors));
+  const std::vector<TensorView> views = views_of(tensors);
+  const WithoutGil without_gil;
+  return client->moved(batch, role, views);
 }
 
 void init_pair(BusClient& client, std::string pair, std::string local, std::string remote,
@@ -224,14 +235,21 @@ void init_pair(BusClient& client, std::string pair, std::string local, std::stri
   if (mesh) {
     command.layout = bus::SideLayout{*mesh, std::move(placements), std::move(coordinate)};
   }
-  const nb::gil_scoped_release release;
+  const WithoutGil without_gil;
   client->init_pair(command, blocking, deadline(timeout));
+}
+
+void embed(BusClient* place, nb::object store, Rank rank, std::string space, std::string bind,
+           Timeout timeout) {
+  std::shared_ptr<Store> kept = keep_as<Store>(std::move(store));
+  const WithoutGil without_gil;
+  new (place) BusClient(std::move(kept), rank, std::move(space), std::move(bind), timeout);
 }
 
 nb::object look(BusClient& client, Timeout timeout) {
   bus::QueueState state;
   {
-    const nb::gil_scoped_release release;
+    const WithoutGil without_gil;
     state = client->queue(deadline(timeout));
   }
   if (!state.first) return nb::make_tuple(state.size, nb::none());
@@ -251,7 +269,7 @@ void bind_transfer(nb::module_& module) {
           [](BusTransfer& self, Timeout timeout) {
             bus::Outcome outcome;
             {
-              const nb::gil_scoped_release release;
+              const WithoutGil without_gil;
               self.state().result(deadline(timeout));
               outcome = self.state().wait(Deadline::never());
             }
@@ -299,9 +317,10 @@ void bind_client(nb::module_& module) {
       .def(nb::init<std::string, std::string, std::string, Rank, Timeout>(), nb::arg("queue_path"),
            nb::arg("state_path"), nb::arg("namespace"), nb::arg("rank"), nb::arg("timeout").none(),
            Release())
-      .def(nb::init<std::shared_ptr<Store>, Rank, std::string, std::string, Timeout>(),
-           nb::arg("store"), nb::arg("rank"), nb::arg("namespace"), nb::arg("bind"),
-           nb::arg("timeout").none(), Release())
+      .def("__init__", &embed, nb::arg("store"), nb::arg("rank"), nb::arg("namespace"),
+           nb::arg("bind"), nb::arg("timeout").none(),
+           nb::sig("def __init__(self, store: Store, rank: int, namespace: str, bind: str, "
+                   "timeout: float | None) -> None"))
       .def("init_pair", &init_pair, nb::arg("pair"), nb::arg("local"), nb::arg("remote"),
            nb::arg("world_size"), nb::arg("mesh").none(), nb::arg("placements"),
            nb::arg("coordinate").none(), nb::arg("blocking"), nb::arg("timeout").none())
@@ -313,7 +332,7 @@ void bind_client(nb::module_& module) {
                    "items: list[tuple[str, str]], "
                    "global_shapes: list[collections.abc.Sequence[int] | None], "
                    "chunk_bytes: int | None, role: str | None, verify: str, "
-                   "layouts: collections.abc.Sequence[object], versioned: tuple[bool, int] | None, "
+                   "layouts: collections.abc.Sequence[object], version: tuple[bool, int] | None, "
                    "timeout: float | None) -> int"))
       .def("transfer", &transfer, nb::arg("batch"), nb::arg("send"), nb::arg("role").none(),
            nb::arg("tensors"), nb::arg("blocking"), nb::arg("version").none(),
@@ -360,13 +379,13 @@ void bind_client(nb::module_& module) {
           [](BusClient& self, const std::string& batch, const std::optional<std::string>& role) {
             return self->registration_of(batch, role);
           },
-          nb::arg("batch"), nb::arg("role").none() = nb::none(), "0 if there is none.")
+          nb::arg("batch"), nb::arg("role").none() = nb::none(), Release(), "0 if there is none.")
       .def("queue", &look, nb::arg("timeout").none(),
            nb::sig("def queue(self, timeout: float | None) -> "
                    "tuple[int, tuple[str, str] | None]"),
            "(size, (type, context) of the first)")
       .def_prop_ro("agent_pid", [](BusClient& self) { return self->agent_pid(); })
-      .def("abandon", &BusClient::abandon, nb::arg("timeout").none(),
+      .def("abandon", &BusClient::abandon, nb::arg("timeout").none(), Release(),
            "Closes it on another thread.")
       .def("close", &BusClient::close, nb::arg("timeout").none(), Release());
 }
@@ -376,24 +395,29 @@ void bind_agent(nb::module_& module) {
   nb::class_<Agent>(module, "BusAgent", "See tensorbus.agent.TensorBusAgent.")
       .def(
           "__init__",
-          [](Agent* self, std::shared_ptr<Store> store, Rank rank, std::string space,
-             std::string queue_path, std::string state_path, std::string bind, Timeout timeout) {
+          [](Agent* self, nb::object store, Rank rank, std::string space, std::string queue_path,
+             std::string state_path, std::string bind, Timeout timeout) {
+            std::shared_ptr<Store> kept = keep_as<Store>(std::move(store));
             bus::DaemonOptions options;
             options.rank = rank;
             options.space = std::move(space);
             options.queue_path = std::move(queue_path);
             options.state_path = std::move(state_path);
             options.bind = std::move(bind);
-            new (self) Agent(std::make_unique<bus::Daemon>(std::move(store), std::move(options),
+            const WithoutGil without_gil;
+            new (self) Agent(std::make_unique<bus::Daemon>(std::move(kept), std::move(options),
                                                            deadline(timeout)));
           },
           nb::arg("store"), nb::arg("rank"), nb::arg("namespace"), nb::arg("queue_path"),
-          nb::arg("state_path"), nb::arg("bind"), nb::arg("timeout").none(), Release())
+          nb::arg("state_path"), nb::arg("bind"), nb::arg("timeout").none(),
+          nb::sig("def __init__(self, store: Store, rank: int, namespace: str, queue_path: str, "
+                  "state_path: str, bind: str, timeout: float | None) -> None"))
       .def(
           "run", [](Agent& self) { self->run(); }, Release(), "Until stop() or Ctrl-C.")
       .def(
           "step", [](Agent& self) { self->step(); }, Release())
-      .def("stop", [](Agent& self) { self->stop(); })
+      .def(
+          "stop", [](Agent& self) { self->stop(); }, Release())
       .def(
           "close", [](Agent& self, bool destroy) { self->close(destroy); }, nb::arg("destroy"),
           Release());

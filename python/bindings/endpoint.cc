@@ -8,6 +8,7 @@
 
 #include "bindings.h"
 #include "fabric/pool.h"
+#include "gil.h"
 #include "intake.h"
 #include "os/fork.h"
 #include "pooled.h"
@@ -38,7 +39,7 @@ class Read {
 
   nb::list wait(Timeout timeout) {
     {
-      const nb::gil_scoped_release release;
+      const WithoutGil without_gil;
       operation_.wait(deadline(timeout));
     }
     if (!results_.is_valid()) results_ = received();
@@ -46,8 +47,9 @@ class Read {
   }
   // Cancels it and returns when nothing is written any more: within the time of a few chunks.
   void settle() const noexcept {
-    if (operation_.done() || os::fork_generation() != generation_) return;
-    const nb::gil_scoped_release release;
+    if (os::fork_generation() != generation_) return;
+    const WithoutGil without_gil;
+    if (operation_.done()) return;
     operation_.cancel();
     pollfd descriptor{operation_.fd(), POLLIN, 0};
     while (!operation_.done()) ::poll(&descriptor, 1, -1);
@@ -63,7 +65,8 @@ class Read {
   };
 
   nb::list received() const {
-    const std::shared_ptr<const Received> tensors = operation_.received();
+    const std::shared_ptr<const Received> tensors =
+        call_without_gil([this] { return operation_.received(); });
     nb::list list;
     for (std::size_t i = 0; i < tensors->forms.size(); ++i) {
       std::byte* const data = tensors->tensors[i];
@@ -87,14 +90,18 @@ class PythonEndpoint {
  public:
   explicit PythonEndpoint(EndpointOptions options)
       : endpoint_(std::make_unique<Endpoint>(std::move(options))) {}
-  ~PythonEndpoint() { close(); }
+  ~PythonEndpoint() {
+    close();
+    const WithoutGil without_gil;
+    endpoint_.reset();
+  }
 
   nb::bytes expose(nb::handle tensors, bool frozen) {
     const nb::list kept(tensors);
     const TensorList list = take_in(kept, [](std::size_t i) { return name_of("tensor", i); });
     std::string descriptor;
     {
-      const nb::gil_scoped_release release;
+      const WithoutGil without_gil;
       const std::vector<TensorView> views = views_of(list);
       descriptor = frozen ? endpoint_->expose_frozen(views) : endpoint_->expose(views);
     }
@@ -106,10 +113,11 @@ class PythonEndpoint {
     const std::string descriptor = from_bytes(bytes);
     bool there = false;
     {
-      const nb::gil_scoped_release release;
+      const WithoutGil without_gil;
       there = endpoint_->release(descriptor);
     }
-    exposed_.erase(descriptor);
+    // Taken out first: the end of a Python object may come back to this one.
+    const auto let_go = exposed_.extract(descriptor);
     return there;
   }
 
@@ -121,30 +129,33 @@ class PythonEndpoint {
     }
     nb::list results(into);
     const TensorList list = take_in(results, [](std::size_t i) { return name_of("target", i); });
-    const nb::gil_scoped_release release;
+    const WithoutGil without_gil;
     return {endpoint_->read(descriptor, views_of(list), latest), std::move(results)};
   }
 
-  EndpointStats stats() const { return endpoint_->stats(); }
+  EndpointStats stats() const {
+    const WithoutGil without_gil;
+    return endpoint_->stats();
+  }
 
   void close() {
     {
-      const nb::gil_scoped_release release;
+      const WithoutGil without_gil;
       endpoint_->close();
     }
-    exposed_.clear();
+    const auto let_go = std::exchange(exposed_, {});
   }
 
  private:
   Read read_anew(const std::string& descriptor, Framework framework, Deadline latest) {
     const Endpoint::Description description = Endpoint::describe(descriptor);
     if (description.frozen) {
-      const nb::gil_scoped_release release;
+      const WithoutGil without_gil;
       return {endpoint_->read_frozen(descriptor, latest), framework};
     }
     std::vector<PooledTensor> tensors;
     {
-      const nb::gil_scoped_release release;
+      const WithoutGil without_gil;
       tensors = allocate(*process_pool(), description.tensors);
     }
     nb::list results;
@@ -153,7 +164,7 @@ class PythonEndpoint {
       results.append(to_python(tensor, framework));
       views.push_back(tensor.view());
     }
-    const nb::gil_scoped_release release;
+    const WithoutGil without_gil;
     return {endpoint_->read(descriptor, views, latest), std::move(results)};
   }
 
@@ -190,14 +201,17 @@ nb::dict to_dict(const EndpointStats& stats) {
 
 void bind_endpoint(nb::module_& module) {
   nb::class_<Read>(module, "Read")
-      .def("done", [](const Read& read) { return read.operation().done(); })
+      .def(
+          "done", [](const Read& read) { return read.operation().done(); }, Release())
       .def("wait", &Read::wait, nb::arg("timeout").none() = nb::none(),
            nb::sig("def wait(self, timeout: float | None = None) -> list[object]"))
       .def(
           "cancel", [](const Read& read) { read.operation().cancel(); }, Release())
       .def("settle", &Read::settle)
-      .def("fileno", [](const Read& read) { return read.operation().fd(); })
-      .def_prop_ro("path", [](const Read& read) { return read.operation().path(); });
+      .def(
+          "fileno", [](const Read& read) { return read.operation().fd(); }, Release())
+      .def_prop_ro(
+          "path", [](const Read& read) { return read.operation().path(); }, Release());
 
   nb::class_<PythonEndpoint>(module, "Endpoint")
       .def(
@@ -212,7 +226,7 @@ void bind_endpoint(nb::module_& module) {
             options.bind = std::move(bind);
             options.first_port = first_port;
             options.last_port = last_port;
-            const nb::gil_scoped_release release;
+            const WithoutGil without_gil;
             options.pool = process_pool();
             new (place) PythonEndpoint(std::move(options));
           },
@@ -240,7 +254,7 @@ void bind_endpoint(nb::module_& module) {
       [](Store& store, const KeyScope& scope, const std::string& key, Timeout timeout) {
         std::string secret;
         {
-          const nb::gil_scoped_release release;
+          const WithoutGil without_gil;
           secret = shared_secret(store, scope.full(key), deadline(timeout));
         }
         return to_bytes(secret);

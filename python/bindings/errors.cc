@@ -5,6 +5,7 @@
 #include "base/interrupt.h"
 #include "bindings.h"
 #include "bus/transfer.h"
+#include "gil.h"
 
 namespace tensorbus::python {
 namespace {
@@ -68,7 +69,8 @@ void set_python_error(const bus::CommandError& error) {
 // not ask, because for that they would have to wait for the interpreter in every call.
 bool interrupted() {
   if (::gettid() != ::getpid() || Py_IsInitialized() == 0) return false;
-  const nb::gil_scoped_acquire gil;
+  const WithGil gil;
+  let_go_of_the_buried();
   return PyErr_CheckSignals() != 0;
 }
 

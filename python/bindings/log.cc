@@ -14,6 +14,7 @@
 
 #include "base/log.h"
 #include "bindings.h"
+#include "gil.h"
 
 namespace tensorbus::python {
 namespace {
@@ -69,7 +70,7 @@ class LogForwarder {
 
   static void deliver(const std::deque<Record>& batch, std::size_t dropped) {
     constexpr std::array python_levels = {5, 10, 20, 30, 40};
-    const nb::gil_scoped_acquire gil;
+    const WithGil gil;
     try {
       const nb::object logger = nb::module_::import_("logging").attr("getLogger")("tensorbus");
       for (const Record& record : batch) {
@@ -106,7 +107,7 @@ void bind_log(nb::module_& module) {
       nb::arg("level"),
       "Which records reach logging.getLogger(\"tensorbus\"): trace, debug, info, warn or error.");
   nb::module_::import_("atexit").attr("register")(nb::cpp_function([] {
-    const nb::gil_scoped_release release;
+    const WithoutGil without_gil;
     forwarder->close();
   }));
 }

@@ -3,6 +3,7 @@
 #include <nanobind/stl/map.h>
 
 #include "bindings.h"
+#include "gil.h"
 #include "plan/summary.h"
 #include "plan/svg.h"
 #include "slices.h"
@@ -71,7 +72,7 @@ void bind_piece(nb::module_& module) {
 
 void bind_plan(nb::module_& module) {
   using plan::Plan;
-  const nb::call_guard<nb::gil_scoped_release> release;
+  const Release release;
   bind_piece(module);
   nb::class_<Plan>(module, "Plan", "Who reads what of one tensor from whom. Made by plan().")
       .def_prop_ro("source", &Plan::source)

@@ -6,6 +6,7 @@
 
 #include "copy/redistribute.h"
 #include "dlpack.h"
+#include "gil.h"
 #include "intake.h"
 #include "os/fork.h"
 #include "tensorbus/plan.h"
@@ -87,7 +88,7 @@ void copy_into(const nb::list& targets, const nb::list& sources) {
   const TensorList from = take_in(sources, name);
   if (to.size() != from.size())
     throw Error(Code::invalid_argument, "not as many targets as sources");
-  const nb::gil_scoped_release release;
+  const WithoutGil without_gil;
   const Layout one(Mesh({1}), {Replicate{}});
   for (std::size_t i = 0; i < to.size(); ++i) {
     const TensorView source = from[i];
@@ -159,7 +160,7 @@ void bind_pooled(nb::module_& module) {
         const TensorForm form{parse_dtype(dtype), shape, {}};
         std::vector<PooledTensor> tensors;
         {
-          const nb::gil_scoped_release release;
+          const WithoutGil without_gil;
           tensors = allocate(*process_pool(), {&form, 1});
         }
         return to_python(tensors.front(), torch ? Framework::torch : Framework::numpy);
@@ -171,6 +172,7 @@ void bind_pooled(nb::module_& module) {
       [](nb::handle tensor) {
         const TensorList list =
             take_in(nb::make_tuple(tensor), [](std::size_t) { return std::string("the tensor"); });
+        const WithoutGil without_gil;
         return list[0].data != nullptr && process_pool()->find(list[0].data, 1).has_value();
       },
       nb::arg("tensor").none(), nb::sig("def is_pooled(tensor: object) -> bool"),
@@ -181,13 +183,13 @@ void bind_pooled(nb::module_& module) {
   module.def(
       "pool_use",
       [] {
-        const fabric::PoolUse use = process_pool()->use();
+        const fabric::PoolUse use = call_without_gil([] { return process_pool()->use(); });
         return nb::make_tuple(use.reserved_bytes, use.lent_bytes);
       },
       nb::sig("def pool_use() -> tuple[int, int]"),
       "Bytes that the pool has from the operating system, and bytes that tensors hold of it.");
   module.def(
-      "trim_pool", [] { process_pool()->trim(); }, nb::call_guard<nb::gil_scoped_release>(),
+      "trim_pool", [] { process_pool()->trim(); }, Release(),
       "Gives memory that no tensor uses back to the operating system.");
 }
 

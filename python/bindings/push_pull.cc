@@ -3,9 +3,30 @@
 #include "tensorbus/push_pull.h"
 
 #include "bindings.h"
+#include "gil.h"
 #include "intake.h"
 #include "pooled.h"
 #include "push_pull/trace.h"
+
+namespace nanobind::detail {
+
+using tensorbus::python::destroy_without_gil;
+namespace push_pull = tensorbus::push_pull;
+
+template <>
+void wrap_destruct<push_pull::Scheduler>(void* node) noexcept {
+  destroy_without_gil<push_pull::Scheduler>(node);
+}
+template <>
+void wrap_destruct<push_pull::Worker>(void* node) noexcept {
+  destroy_without_gil<push_pull::Worker>(node);
+}
+template <>
+void wrap_destruct<push_pull::Server>(void* node) noexcept {
+  destroy_without_gil<push_pull::Server>(node);
+}
+
+}  // namespace nanobind::detail
 
 namespace tensorbus::python {
 namespace {
@@ -43,15 +64,6 @@ Handler handler_of(std::int64_t number) {
     throw Error(Code::invalid_argument, "no request has the handler " + std::to_string(number));
   }
   return static_cast<Handler>(number);
-}
-
-// Keeps Python objects until C++ needs them no more, on whatever thread.
-std::shared_ptr<const void> keep(nb::object object) {
-  return {object.release().ptr(), [](void* kept) {
-            if (Py_IsInitialized() == 0) return;
-            const nb::gil_scoped_acquire gil;
-            Py_DECREF(static_cast<PyObject*>(kept));
-          }};
 }
 
 // Of anything that is a sequence of numbers.
@@ -101,7 +113,7 @@ std::uint64_t push_pull_(push_pull::Worker& worker, nb::handle push_tensors, nb:
     const auto pulls = items_of(pulled, numbers_of<std::int64_t>(pull_keys, "pull keys"), "pull");
     std::shared_ptr<const void> kept;
     if (!pulls.empty()) kept = keep(nb::steal(PySequence_Tuple(pull_tensors.ptr())));
-    const nb::gil_scoped_release release;
+    const WithoutGil without_gil;
     return static_cast<std::uint64_t>(
         worker.push_pull(pushes, pulls, deadline(timeout), std::move(kept)));
   });
@@ -117,7 +129,7 @@ nb::list get_batch(push_pull::Server& server, std::optional<double> timeout, nb:
     }
     std::vector<push_pull::Request> requests;
     {
-      const nb::gil_scoped_release release;
+      const WithoutGil without_gil;
       server.get_batch(requests, ranks, deadline(timeout));
     }
     nb::list batches;
@@ -143,7 +155,7 @@ void respond(push_pull::Server& server, nb::handle tensors, std::int64_t handler
   with_their_errors([&] {
     const TensorList list = tensors_of(tensors, "answer");
     const std::vector<TensorView> views = views_of(list);
-    const nb::gil_scoped_release release;
+    const WithoutGil without_gil;
     server.respond(handler_of(handler), views);
   });
 }
@@ -158,7 +170,7 @@ void respond_vec(push_pull::Server& server, nb::handle buffer, nb::handle tensor
     for (const std::int64_t handler : numbers_of<std::int64_t>(handlers, "handlers")) {
       requests.push_back(handler_of(handler));
     }
-    const nb::gil_scoped_release release;
+    const WithoutGil without_gil;
     server.respond_rows(buffers[0], views, requests, every_from_row_0);
   });
 }
@@ -170,7 +182,7 @@ void register_buffer(push_pull::Server& server, nb::object tensor, nb::handle wo
     const auto ranks = numbers_of<int>(workers, "worker ranks");
     const auto numbers = numbers_of<std::int64_t>(keys, "push keys");
     std::shared_ptr<const void> kept = keep(std::move(tensor));
-    const nb::gil_scoped_release release;
+    const WithoutGil without_gil;
     server.register_buffer(list[0], ranks, numbers, std::move(kept));
   });
 }
@@ -179,7 +191,7 @@ template <typename Node>
 void barrier(Node& node, bool servers, bool workers, bool all_lanes,
              std::optional<double> timeout) {
   with_their_errors([&] {
-    const nb::gil_scoped_release release;
+    const WithoutGil without_gil;
     node.barrier({servers, workers, all_lanes}, deadline(timeout));
   });
 }
@@ -187,7 +199,7 @@ void barrier(Node& node, bool servers, bool workers, bool all_lanes,
 template <typename Node>
 void stop(Node& node, std::optional<double> timeout) {
   with_their_errors([&] {
-    const nb::gil_scoped_release release;
+    const WithoutGil without_gil;
     node.stop(deadline(timeout));
   });
 }
@@ -195,8 +207,8 @@ void stop(Node& node, std::optional<double> timeout) {
 template <typename Node>
 void construct(Node* place, push_pull::Environment environment) {
   with_their_errors([&] {
+    const WithoutGil without_gil;
     environment.options.pool = process_pool();
-    const nb::gil_scoped_release release;
     new (place) Node(environment.options);
   });
 }
@@ -220,7 +232,7 @@ void bind_worker(nb::module_& module) {
           "wait",
           [](push_pull::Worker& worker, std::int64_t handler, std::optional<double> timeout) {
             with_their_errors([&] {
-              const nb::gil_scoped_release release;
+              const WithoutGil without_gil;
               worker.wait(handler_of(handler), deadline(timeout));
             });
           },
@@ -229,6 +241,7 @@ void bind_worker(nb::module_& module) {
           "handlers",
           [](const push_pull::Worker& worker, std::int64_t handler) {
             return with_their_errors([&] {
+              const WithoutGil without_gil;
               std::vector<std::uint64_t> numbers;
               for (const Handler each : worker.handlers(handler_of(handler))) {
                 numbers.push_back(static_cast<std::uint64_t>(each));
@@ -241,6 +254,7 @@ void bind_worker(nb::module_& module) {
           "trace",
           [](const push_pull::Worker& worker, std::int64_t handler, std::optional<int> server) {
             return with_their_errors([&] {
+              const WithoutGil without_gil;
               const push_pull::Trace trace = worker.trace(handler_of(handler), server);
               return std::vector<std::int64_t>(trace.begin(), trace.end());
             });
@@ -249,7 +263,8 @@ void bind_worker(nb::module_& module) {
       .def(
           "counts",
           [](const push_pull::Worker& worker) {
-            const push_pull::WorkerCounts counts = worker.counts();
+            const push_pull::WorkerCounts counts =
+                call_without_gil([&] { return worker.counts(); });
             nb::dict result;
             result["answers_straight"] = counts.answers_straight;
             result["answers_copied"] = counts.answers_copied;
@@ -280,7 +295,8 @@ void bind_server(nb::module_& module) {
       .def(
           "counts",
           [](const push_pull::Server& server) {
-            const push_pull::ServerCounts counts = server.counts();
+            const push_pull::ServerCounts counts =
+                call_without_gil([&] { return server.counts(); });
             nb::dict result;
             result["pushes_straight"] = counts.pushes_straight;
             result["pushes_copied"] = counts.pushes_copied;
@@ -313,7 +329,7 @@ void bind_push_pull(nb::module_& module) {
           "__init__",
           [](push_pull::Scheduler* place, const push_pull::Environment& environment) {
             with_their_errors([&] {
-              const nb::gil_scoped_release release;
+              const WithoutGil without_gil;
               auto* const scheduler = new (place) push_pull::Scheduler(environment.options);
               try {
                 scheduler->wait_for_all(environment.options.deadline);

@@ -3,6 +3,7 @@
 #include <vector>
 
 #include "bindings.h"
+#include "gil.h"
 #include "intake.h"
 
 namespace tensorbus::python {
@@ -35,7 +36,7 @@ void redistribute(const Layout& source, const nb::dict& source_tensors, const La
                   const nb::dict& target_tensors) {
   const TensorList from = take_in_side("source", source, source_tensors);
   const TensorList to = take_in_side("target", target, target_tensors);
-  const nb::gil_scoped_release release;
+  const WithoutGil without_gil;
   copy::redistribute(source, views_of(from), target, views_of(to));
 }
 

@@ -6,6 +6,21 @@
 #include "store/torch_pool.h"
 #include "store_arguments.h"
 
+namespace nanobind::detail {
+
+using tensorbus::python::destroy_without_gil;
+
+template <>
+void wrap_destruct<tensorbus::Store>(void* store) noexcept {
+  destroy_without_gil<tensorbus::Store>(store);
+}
+template <>
+void wrap_destruct<tensorbus::Watch>(void* watch) noexcept {
+  destroy_without_gil<tensorbus::Watch>(watch);
+}
+
+}  // namespace nanobind::detail
+
 namespace tensorbus::python {
 namespace {
 
@@ -34,19 +49,28 @@ std::optional<std::string> value_of(const std::optional<ValueArgument>& value) {
 
 std::vector<std::optional<std::string>> get(Store& store, const std::vector<std::string>& keys,
                                             Timeout timeout) {
-  const nb::gil_scoped_release release;
+  const WithoutGil without_gil;
   return store.get(keys, deadline(timeout));
 }
 
 void set(Store& store, const std::vector<Entry>& entries, Timeout timeout, Lease* lease) {
-  const nb::gil_scoped_release release;
+  const WithoutGil without_gil;
   store.set(entries, deadline(timeout), lease);
 }
 
 WaitResult wait(Store& store, const Condition& condition, Timeout timeout,
                 Cancellation* cancellation) {
-  const nb::gil_scoped_release release;
+  const WithoutGil without_gil;
   return store.wait(condition, deadline(timeout), cancellation);
+}
+
+// Python's last reference ends it without the interpreter.
+std::shared_ptr<Lease> ended_without_gil(std::shared_ptr<Lease> lease) {
+  Lease* const inside = lease.get();
+  return {inside, [lease = std::move(lease)](Lease*) mutable {
+            const WithoutGilIfHeld without_gil;
+            lease.reset();
+          }};
 }
 
 ConnectOptions connect_options(Timeout timeout, std::optional<std::string> token) {
@@ -68,7 +92,7 @@ void bind_watch_and_lease(nb::module_& module) {
           [](Watch& watch, const KeyScope& scope, Timeout timeout, Cancellation* cancellation) {
             StoreEvent event;
             {
-              const nb::gil_scoped_release release;
+              const WithoutGil without_gil;
               event = watch.next(deadline(timeout), cancellation);
             }
             const bool put = event.kind == StoreEvent::Kind::put;
@@ -159,7 +183,7 @@ void bind_store_class(nb::module_& module) {
           "exists",
           [](Store& store, const KeyScope& scope, const KeyArgument& key, Timeout timeout) {
             const std::string full_key = scope.full(key.text());
-            const nb::gil_scoped_release release;
+            const WithoutGil without_gil;
             return store.exists(full_key, deadline(timeout));
           },
           nb::arg("scope"), nb::arg("key").none(), nb::arg("timeout").none())
@@ -167,7 +191,7 @@ void bind_store_class(nb::module_& module) {
           "erase",
           [](Store& store, const KeyScope& scope, const KeyArgument& key, Timeout timeout) {
             const std::string full_key = scope.full(key.text());
-            const nb::gil_scoped_release release;
+            const WithoutGil without_gil;
             return store.erase(full_key, deadline(timeout));
           },
           nb::arg("scope"), nb::arg("key").none(), nb::arg("timeout").none())
@@ -176,7 +200,7 @@ void bind_store_class(nb::module_& module) {
           [](Store& store, const KeyScope& scope, const KeyArgument& key, std::int64_t amount,
              Timeout timeout) {
             const std::string full_key = scope.full(key.text());
-            const nb::gil_scoped_release release;
+            const WithoutGil without_gil;
             return store.add(full_key, amount, deadline(timeout));
           },
           nb::arg("scope"), nb::arg("key").none(), nb::arg("amount"), nb::arg("timeout").none())
@@ -190,7 +214,7 @@ void bind_store_class(nb::module_& module) {
             const std::string value = desired.bytes();
             Swap swap;
             {
-              const nb::gil_scoped_release release;
+              const WithoutGil without_gil;
               swap = store.compare_and_set(full_key, wanted, value, deadline(timeout));
             }
             return nb::make_tuple(swap.swapped, to_optional_bytes(swap.value));
@@ -206,7 +230,7 @@ void bind_store_class(nb::module_& module) {
             const std::string full_prefix = scope.full(prefix.text());
             std::vector<std::string> keys;
             {
-              const nb::gil_scoped_release release;
+              const WithoutGil without_gil;
               keys = store.list(full_prefix, deadline(timeout));
             }
             return to_local_keys(scope, keys);
@@ -254,7 +278,7 @@ void bind_store_class(nb::module_& module) {
              const KeyArgument& member, Timeout timeout, Cancellation* cancellation) {
             const std::string full_name = scope.full(name.text());
             const std::string who = member.text();
-            const nb::gil_scoped_release release;
+            const WithoutGil without_gil;
             store.barrier(full_name, count, who, deadline(timeout), cancellation);
           },
           nb::arg("scope"), nb::arg("name").none(), nb::arg("count"), nb::arg("member"),
@@ -264,7 +288,7 @@ void bind_store_class(nb::module_& module) {
           [](Store& store, const KeyScope& scope, const KeyArgument& prefix, bool current,
              Timeout timeout) {
             const std::string full_prefix = scope.full(prefix.text());
-            const nb::gil_scoped_release release;
+            const WithoutGil without_gil;
             return store.watch(full_prefix, current, deadline(timeout));
           },
           nb::arg("scope"), nb::arg("prefix").none(), nb::arg("current"), nb::arg("timeout").none(),
@@ -277,9 +301,9 @@ void bind_store_class(nb::module_& module) {
                           "a lease's time to live must be a positive number "
                           "of seconds");
             }
-            return store.lease(
+            return ended_without_gil(store.lease(
                 std::chrono::duration_cast<Duration>(std::chrono::duration<double>(time_to_live)),
-                {keep_alive}, deadline(timeout));
+                {keep_alive}, deadline(timeout)));
           },
           nb::arg("time_to_live"), nb::arg("keep_alive"), nb::arg("timeout").none(),
           nb::keep_alive<0, 1>(), Release())

@@ -4,12 +4,11 @@
 
 #include <string>
 
-#include "bindings.h"
+#include "gil.h"
 #include "tensorbus/deadline.h"
 
 namespace tensorbus::python {
 
-using Release = nb::call_guard<nb::gil_scoped_release>;
 using Timeout = std::optional<double>;  // seconds; nothing: for ever
 
 inline Deadline deadline(Timeout timeout) {

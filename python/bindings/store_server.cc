@@ -3,6 +3,15 @@
 #include "store_arguments.h"
 #include "tensorbus/store.h"
 
+namespace nanobind::detail {
+
+template <>
+void wrap_destruct<tensorbus::StoreServer>(void* server) noexcept {
+  tensorbus::python::destroy_without_gil<tensorbus::StoreServer>(server);
+}
+
+}  // namespace nanobind::detail
+
 namespace tensorbus::python {
 namespace {
 
@@ -42,6 +51,7 @@ void bind_store_server(nb::module_& module) {
           "__init__",
           [](StoreServer* self, std::string host, std::uint16_t port, std::string journal,
              std::optional<std::string> token, bool allow_torch) {
+            const WithoutGil without_gil;
             new (self) StoreServer(server_options(std::move(host), port, std::move(journal),
                                                   std::move(token), allow_torch));
           },
@@ -66,7 +76,7 @@ void bind_store_server(nb::module_& module) {
       .def(
           "__exit__",
           [](StoreServer& server, const nb::args&) {
-            const nb::gil_scoped_release release;
+            const WithoutGil without_gil;
             server.stop();
           },
           nb::sig("def __exit__(self, *exception: object) -> None"));

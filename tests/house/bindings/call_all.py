@@ -1,0 +1,182 @@
+"""Calls every binding of the core on a second thread, again and again, while the main thread is
+blocked in each call that blocks.
+
+Run by test_bindings.py with lock_watch.c preloaded; its one argument is a folder. Prints what is
+wrong, a line each. A deadlock ends it with the stacks of all threads.
+"""
+
+from __future__ import annotations
+
+import ast
+import contextlib
+import ctypes
+import faulthandler
+import re
+import sys
+import threading
+from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import Any
+
+import scene
+from tensorbus import _core
+
+PATIENCE = 100.0
+# What calls may end with, in a second thread while another blocks. Not TypeError: that is a call
+# which does not fit its signature.
+ENDS = (RuntimeError, OSError, ValueError)
+
+
+def bindings() -> Iterator[str]:
+    """Their names, with a number from the second overload on."""
+    for name, value in vars(_core).items():
+        if isinstance(value, type):
+            for member, inside in vars(value).items():
+                yield from _overloads(f"{name}.{member}", inside)
+        else:
+            yield from _overloads(name, value)
+
+
+def _overloads(name: str, value: Any) -> Iterator[str]:
+    if isinstance(value, property):
+        yield name
+    for index in range(len(getattr(value, "__nb_signature__", ()))):
+        yield name if index == 0 else f"{name} {index}"
+
+
+def parameters(function: Any, overload: int) -> list[str]:
+    """As the stub has them, which is made from these signatures."""
+    signature = re.sub(r"\\\d+", "None", function.__nb_signature__[overload][0])
+    signature = re.sub(r"^def (\w+)\[\w+\]", r"def \1", signature)  # of 3.12
+    arguments = ast.parse(f"{signature}: ...").body[0].args  # type: ignore[attr-defined]
+    return [each.arg for each in [*arguments.posonlyargs, *arguments.args, *arguments.kwonlyargs]]
+
+
+def call(name: str, arguments: list[Any]) -> None:
+    """By the names that the stub gives the arguments."""
+    if name.startswith("~"):
+        arguments.clear()
+        return
+    path, _, overload = name.partition(" ")
+    kind, _, member = path.rpartition(".")
+    owner = getattr(_core, kind) if kind else _core
+    function = vars(owner)[member]
+    if isinstance(function, property):
+        getattr(arguments[0], member)
+        return
+    names = parameters(function, int(overload or 0))
+    if member == "__init__":
+        function, names = owner, names[1:]
+    given = dict(zip(names, arguments, strict=False))
+    positional = [given.pop(each) for each in ("self", "arg") if each in given]
+    function(*positional, **given)
+
+
+class LockWatch:
+    """What lock_watch.c has counted in the calling thread."""
+
+    def __init__(self) -> None:
+        # With the GIL: letting go of it would give others a turn in every call.
+        library = ctypes.PyDLL(None)
+        self._counts = {
+            "takes a lock of the core while it has the interpreter": (
+                library.lock_watch_locks_with_gil
+            ),
+            "asks for Ctrl-C while it has a lock of the core": (
+                library.lock_watch_questions_with_lock
+            ),
+        }
+        for function in self._counts.values():
+            function.restype = ctypes.c_long
+        self._place = library.lock_watch_last_place
+        self._place.restype = ctypes.c_size_t
+        lines = Path("/proc/self/maps").read_text().splitlines()
+        ours = [line.split()[0].split("-") for line in lines if line.endswith(_core.__file__)]
+        begin, end = int(ours[0][0], 16), int(ours[-1][1], 16)
+        check = ctypes.cast(ctypes.pythonapi.PyGILState_Check, ctypes.c_void_p)
+        library.lock_watch_start(ctypes.c_size_t(begin), ctypes.c_size_t(end), check)
+
+    def faults(self, run: Callable[[], None]) -> list[str]:
+        before = {what: count() for what, count in self._counts.items()}
+        run()
+        return [
+            f"{what} (at {self._place():#x})"
+            for what, count in self._counts.items()
+            if count() > before[what]
+        ]
+
+
+class Checks:
+    def __init__(self) -> None:
+        self.watch = LockWatch()
+        self.faults: set[str] = set()
+
+    def call(self, name: str, make: Callable[[], tuple[Any, ...]]) -> BaseException | None:
+        """What it ended with."""
+        ended: list[BaseException] = []
+        try:
+            arguments = list(make())
+        except ENDS as error:
+            return error
+
+        def run() -> None:
+            try:
+                call(name, arguments)
+            except ENDS as error:
+                ended.append(error)
+
+        self.faults |= {f"{name} {fault}" for fault in self.watch.faults(run)}
+        return ended[0] if ended else None
+
+    def block(self, name: str, blocked: Callable[[], object], others: dict[str, Any]) -> None:
+        """Every other call at least once while it blocks."""
+        stop, all_called = threading.Event(), threading.Event()
+
+        def call_others() -> None:
+            while not stop.is_set():
+                for other, make in others.items():
+                    self.call(other, make)
+                all_called.set()
+
+        def run() -> None:
+            while not all_called.is_set() and not second.done():
+                with contextlib.suppress(*ENDS):
+                    blocked()
+
+        with ThreadPoolExecutor(1) as threads:
+            second = threads.submit(call_others)
+            self.faults |= {f"{name}, blocked, {fault}" for fault in self.watch.faults(run)}
+            stop.set()
+            second.result()
+
+
+def main(folder: str) -> int:
+    faulthandler.dump_traceback_later(PATIENCE, exit=True)
+    checks = Checks()
+    servers, values, job = scene.Servers(), scene.Values(), scene.Job()
+    with scene.endpoints() as endpoints:
+        parts: list[Any] = [servers, values, job, endpoints, scene.Buses(folder)]
+        stores = [scene.Stores("memory://house"), scene.Stores(servers.server.url)]
+        calls: dict[str, Any] = {}
+        for part in [*parts, *stores]:
+            calls |= part.calls()
+        missing = set(bindings()) - set(calls) - set(job.last_calls())
+        checks.faults |= {f"{name} has no call in scene.py" for name in missing}
+        print("calls", file=sys.stderr, flush=True)
+        for name, make in calls.items():
+            error = checks.call(name, make)
+            print(f"  {name}: {error!r}", file=sys.stderr, flush=True)
+        for part in [*parts, *stores]:
+            others = calls | part.calls()
+            for name, blocked in part.blocks().items():
+                print(f"blocked: {name}", file=sys.stderr, flush=True)
+                checks.block(name, blocked, others)
+        for name, make in job.last_calls().items():
+            checks.call(name, make)
+    print("\n".join(sorted(checks.faults)))
+    return 1 if checks.faults else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1]))
