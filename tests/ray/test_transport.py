@@ -10,6 +10,7 @@ import tensorbus.ray
 import torch
 from actors import describe
 from processes import eventually
+from ray.experimental.rdt.tensor_transport_manager import FetchRequest, TensorTransportMetadata
 from ray_cluster import elsewhere, metadata
 from tensorbus.kvstore import StoreServer
 
@@ -311,6 +312,20 @@ def test_the_contract_with_ray():
         transport.extract_tensor_transport_metadata(
             "mixed", [torch.zeros(1), torch.zeros(1, device="meta")]
         )
+
+
+def test_what_another_transport_made_is_named():
+    """As when the two sides register different transports under one name."""
+    transport = tensorbus.ray.TensorBusTransport()
+    foreign = TensorTransportMetadata(tensor_meta=[], tensor_device="cpu")
+    with pytest.raises(
+        ray.exceptions.RayDirectTransportError,
+        match=r"object of-theirs .*TENSORBUS was given metadata of another transport "
+        r"\(ray\..*\.TensorTransportMetadata\).*must use TENSORBUS too",
+    ):
+        transport.recv_multiple_tensors("of-theirs", foreign, None)
+    with pytest.raises(ray.exceptions.RayDirectTransportError, match="given a fetch of another"):
+        transport.wait_fetch_complete(FetchRequest(obj_id="of-theirs", tensors=[]))
 
 
 def readable(transport, meta):

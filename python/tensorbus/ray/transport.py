@@ -25,6 +25,7 @@ from tensorbus.ray.process import failure, process
 
 if TYPE_CHECKING:
     from ray import ObjectRef
+    from ray.exceptions import RayDirectTransportError
 
 _freezing: contextvars.ContextVar[bool] = contextvars.ContextVar("freezing", default=False)
 
@@ -120,7 +121,8 @@ class TensorBusTransport(TensorTransportManager):
         communicator_metadata: CommunicatorMetadata,  # noqa: ARG002
         target_buffers: list[Any] | None = None,
     ) -> TensorBusFetch:
-        assert isinstance(tensor_transport_metadata, TensorBusMetadata)
+        if not isinstance(tensor_transport_metadata, TensorBusMetadata):
+            raise self._foreign("metadata", obj_id, tensor_transport_metadata)
         meta = tensor_transport_metadata.tensor_meta
         if target_buffers is not None:
             self._check_targets(target_buffers, meta)
@@ -129,6 +131,14 @@ class TensorBusTransport(TensorTransportManager):
                 obj_id, tensor_transport_metadata.descriptor, target_buffers, self._torch()
             )
         return TensorBusFetch(obj_id=obj_id, tensors=[], read=read)
+
+    def _foreign(self, what: str, obj_id: str, given: object) -> RayDirectTransportError:
+        kind = type(given)
+        return failure(
+            f"object {obj_id} cannot be received: {self.NAME} was given {what} of another "
+            f"transport ({kind.__module__}.{kind.__qualname__}); its sender must use {self.NAME} "
+            "too, in the same version"
+        )
 
     def _torch(self) -> bool:
         return True
@@ -146,8 +156,8 @@ class TensorBusTransport(TensorTransportManager):
                 )
 
     def wait_fetch_complete(self, fetch_request: FetchRequest, timeout: float = -1) -> list[Any]:
-        assert isinstance(fetch_request, TensorBusFetch)
-        assert fetch_request.read is not None
+        if not isinstance(fetch_request, TensorBusFetch) or fetch_request.read is None:
+            raise self._foreign("a fetch", fetch_request.obj_id, fetch_request)
         read = fetch_request.read
         with _errors():
             try:
