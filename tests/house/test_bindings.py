@@ -38,7 +38,7 @@ LOOPS = {
     "calls of a store": "store.set('key', b'value'); store.get('key')",
     "waits that end at their timeout": "wait(store)",
     "transfers": "client.query_transfer_signal('none', timeout=0)",
-    "reads": "reader.read(descriptor).wait()",
+    "reads": "reader.read(descriptor)",
     "memory of the pool": "tensorbus.empty((4,), 'float32'); tensorbus._core.trim_pool()",
 }
 PREPARED = """

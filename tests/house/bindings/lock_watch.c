@@ -55,8 +55,11 @@ int pthread_mutex_lock(pthread_mutex_t* mutex) {
 int pthread_mutex_trylock(pthread_mutex_t* mutex) {
   static Call trylock;
   if (trylock == 0) trylock = real("pthread_mutex_trylock");
+  const void* const caller = __builtin_return_address(0);
+  if (!is_ours(caller)) return trylock(mutex);
+  if (has_gil()) note(&locks_with_gil, caller);  // whoever fails waits for it next
   const int result = trylock(mutex);
-  if (result == 0 && is_ours(__builtin_return_address(0))) ++held;
+  if (result == 0) ++held;
   return result;
 }
 
