@@ -9,6 +9,9 @@
 namespace tensorbus::store {
 namespace {
 
+// Of a queue, in one request of a snapshot.
+constexpr std::size_t max_queue_part = 4 * 1024 * 1024;
+
 std::string encode(const WaitResult& result) {
   Encoder encoder;
   encoder.raw(keys_body(result.keys)).string(result.value);
@@ -71,6 +74,22 @@ auto keys_with_prefix(const Range& records, std::string_view prefix) {
   const auto begin = end;
   while (end != records.end() && end->first.starts_with(prefix)) ++end;
   return std::pair(begin, end);
+}
+
+using WriteRequest = std::function<void(Op, std::string_view body)>;
+
+// In several requests if it is large: the size of one has 32 bits in a journal.
+void snapshot_queue(std::string_view key, const std::deque<std::string>& elements,
+                    const WriteRequest& write) {
+  for (auto next = elements.begin(); next != elements.end();) {
+    Encoder part;
+    std::uint32_t count = 0;
+    while (next != elements.end() && (count == 0 || part.size() + next->size() < max_queue_part)) {
+      part.string(*next++);
+      ++count;
+    }
+    write(Op::restore_queue, Encoder().string(key).integer(count).raw(part.bytes()).bytes());
+  }
 }
 
 StoreEvent put_event(const std::string& key, const Record& record) {
@@ -225,9 +244,9 @@ void Engine::restore(Op op, Decoder& body) {
     }
     case Op::restore_queue: {
       const std::string_view key = body.string();
-      std::deque<std::string> elements(body.count(4));
-      for (std::string& element : elements) element = body.string();
-      table_.restore_queue(key, std::move(elements));
+      std::vector<std::string_view> elements(body.count(4));
+      for (std::string_view& element : elements) element = body.string();
+      table_.restore_queue(key, elements);
       break;
     }
     case Op::restore_revision:
@@ -252,9 +271,7 @@ void Engine::publish(Op op) {
                                  ? put_event(key, *record)
                                  : StoreEvent{StoreEvent::Kind::erase, key, {}, table_.revision()};
     const std::string encoded = store::encode(event);
-    for (const auto& [ticket, prefix] : watches_) {
-      if (key.starts_with(prefix)) listener_.event(ticket, encoded);
-    }
+    watches_by_prefix_.visit(key, [&](Ticket ticket) { listener_.event(ticket, encoded); });
   }
 }
 
@@ -309,6 +326,7 @@ void Engine::begin(Ticket ticket, Op op, std::string_view bytes) {
         }
       }
       watches_.emplace(ticket, prefix);
+      watches_by_prefix_.add(prefix, ticket);
       listener_.answer(ticket, reply.bytes());
       break;
     }
@@ -321,7 +339,10 @@ void Engine::begin(Ticket ticket, Op op, std::string_view bytes) {
 std::string Engine::end(Ticket ticket) {
   if (const auto missing = waits_.remove(ticket)) return *missing;
   if (const auto missing = barriers_.withdraw(ticket)) return *missing;
-  watches_.erase(ticket);
+  if (const auto watch = watches_.find(ticket); watch != watches_.end()) {
+    watches_by_prefix_.remove(watch->second, ticket);
+    watches_.erase(watch);
+  }
   return {};
 }
 
@@ -353,12 +374,7 @@ void Engine::snapshot(const std::function<void(Op, std::string_view body)>& writ
                                .integer(record.lease)
                                .bytes());
   }
-  for (const auto& [key, elements] : table_.queues()) {
-    Encoder body;
-    body.string(key).integer(static_cast<std::uint32_t>(elements.size()));
-    for (const std::string& element : elements) body.string(element);
-    write(Op::restore_queue, body.bytes());
-  }
+  for (const auto& [key, elements] : table_.queues()) snapshot_queue(key, elements, write);
 }
 
 }  // namespace tensorbus::store

@@ -7,6 +7,7 @@
 #include <string_view>
 
 #include "store/barriers.h"
+#include "store/prefix_index.h"
 #include "store/protocol.h"
 #include "store/table.h"
 #include "store/waits.h"
@@ -60,6 +61,7 @@ class Engine {
   Waits waits_{table_};
   Barriers barriers_;
   std::map<Ticket, std::string> watches_;  // prefix by ticket
+  PrefixIndex<Ticket> watches_by_prefix_;
   Table::Changed changed_;
 };
 

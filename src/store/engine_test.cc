@@ -125,5 +125,26 @@ TEST_F(EngineTest, ASnapshotRebuildsTheState) {
   EXPECT_THAT(other_heard.events, IsEmpty());
 }
 
+TEST_F(EngineTest, AQueueOfAnySizeIsRestoredFromRequestsOfBoundedSize) {
+  // More in all than one part may hold, and one that is alone too large for it.
+  const std::vector<std::size_t> sizes{3u << 20, 3u << 20, 10, 7u << 20, 0, 5};
+  for (std::size_t i = 0; i < sizes.size(); ++i) {
+    const std::string element(sizes[i], static_cast<char>('a' + i));
+    engine.execute(Op::push, Encoder().string("/q").string(element).bytes(), at(0));
+  }
+  Heard nobody;
+  Engine restored{nobody};
+  std::size_t parts = 0;
+  engine.snapshot([&](Op op, std::string_view body) {
+    if (op == Op::restore_queue) {
+      ++parts;
+      EXPECT_LE(body.size(), max_value_size + 1024);
+    }
+    restored.execute(op, body, at(0));
+  });
+  EXPECT_GE(parts, 3U);
+  EXPECT_EQ(restored.table().queues(), engine.table().queues());
+}
+
 }  // namespace
 }  // namespace tensorbus::store

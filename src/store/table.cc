@@ -193,8 +193,10 @@ void Table::restore(std::string_view key, Record record) {
   records_.insert_or_assign(std::string(key), std::move(record));
 }
 
-void Table::restore_queue(std::string_view key, std::deque<std::string> elements) {
-  if (!elements.empty()) queues_.insert_or_assign(std::string(key), std::move(elements));
+void Table::restore_queue(std::string_view key, std::span<const std::string_view> elements) {
+  if (elements.empty()) return;
+  auto& queue = queues_[std::string(key)];
+  queue.insert(queue.end(), elements.begin(), elements.end());
 }
 
 }  // namespace tensorbus::store

@@ -69,7 +69,8 @@ class Table {
 
   // For a journal: as it was, revision included.
   void restore(std::string_view key, Record record);
-  void restore_queue(std::string_view key, std::deque<std::string> elements);
+  // Behind those that are there.
+  void restore_queue(std::string_view key, std::span<const std::string_view> elements);
   void restore_revision(std::uint64_t revision) { revision_ = std::max(revision_, revision); }
 
  private:

@@ -72,6 +72,7 @@ Waits::Group& Waits::group_for(const Condition& condition) {
   }
   slot = std::make_unique<Group>(Group{Pattern(condition.key), condition.value, {}, {}});
   const std::string_view prefix = slot->pattern.prefix();
+  by_prefix_.add(prefix, slot.get());
   const auto& records = table_.records();
   for (auto at = records.lower_bound(prefix); at != records.end() && at->first.starts_with(prefix);
        ++at) {
@@ -88,6 +89,7 @@ void Waits::retire(Group& group) {
   if (idle_.size() <= most_idle && group.matching.size() <= largest_idle) return;
   Group* gone = group.matching.size() > largest_idle ? &group : idle_.front();
   std::erase(idle_, gone);
+  by_prefix_.remove(gone->pattern.prefix(), gone);
   groups_.erase({gone->pattern.text(), gone->value});
 }
 
@@ -170,17 +172,16 @@ std::vector<Waits::Ready> Waits::after_change(const Table::Changed& changed) {
         touched.insert(wait->ticket);
       }
     }
-    if (groups_.empty()) continue;
     const Record* record = table_.find(key);
-    for (const auto& [_, group] : groups_) {
-      if (!group->pattern.matches(key)) continue;
+    by_prefix_.visit(key, [&](Group* group) {
+      if (!group->pattern.matches(key)) return;
       const bool now = record != nullptr && (!group->value || record->value == *group->value);
       if (!now) {
         group->matching.erase(key);
       } else if (group->matching.insert(key).second && !group->waiters.empty()) {
-        touched_groups.insert(group.get());
+        touched_groups.insert(group);
       }
-    }
+    });
   }
 
   std::vector<Ready> ready;

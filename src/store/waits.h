@@ -1,5 +1,6 @@
 // Waits for conditions, kept up to date with each change, so that a change costs what it touches
-// and not what is waited for. Equal pattern conditions share one set of matches, which is kept a
+// and not what is waited for: the waits for its keys, and the patterns that begin as its keys do.
+// Equal pattern conditions share one set of matches, which is kept a
 // while when nobody waits for it any more: the next member of a crowd does not search again. Pure,
 // like the table.
 #pragma once
@@ -14,6 +15,7 @@
 #include <vector>
 
 #include "store/pattern.h"
+#include "store/prefix_index.h"
 #include "store/table.h"
 
 namespace tensorbus::store {
@@ -80,6 +82,7 @@ class Waits {
 
   const Table& table_;
   std::map<GroupKey, std::unique_ptr<Group>> groups_;
+  PrefixIndex<Group*> by_prefix_;
   std::vector<Group*> idle_;  // those without waiters, oldest first
   std::unordered_map<std::string, std::vector<Place>> by_key_;
   struct Owner {
