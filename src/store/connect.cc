@@ -1,3 +1,5 @@
+#include <fmt/format.h>
+
 #include <algorithm>
 
 #include "base/config.h"
@@ -21,6 +23,14 @@ ConnectOptions with_token(const ConnectOptions& options) {
   return completed;
 }
 
+[[noreturn]] void refuse_token(const std::string& server) {
+  throw Error(
+      Code::denied,
+      fmt::format("there is a token, which torch's protocol cannot carry, so that {} cannot "
+                  "show that it knows it; connect without, or to a tensorbus:// server",
+                  server));
+}
+
 }  // namespace
 
 std::unique_ptr<Store> connect(const StoreUrl& url, const ConnectOptions& options) {
@@ -30,6 +40,8 @@ std::unique_ptr<Store> connect(const StoreUrl& url, const ConnectOptions& option
     case StoreUrl::Scheme::tensorbus:
       return std::make_unique<store::RemoteStore>(url.hosts.front(), with_token(options));
     case StoreUrl::Scheme::tcpstore:
+      if (options.token)
+        refuse_token(os::host_port(url.hosts.front().name, url.hosts.front().port));
       return store::connect_torch(url.hosts.front(), options);
     case StoreUrl::Scheme::etcd:
       return store::connect_etcd(url, options);
@@ -53,13 +65,16 @@ std::unique_ptr<Store> connect_tcp(const StoreUrl::Host& host, const ConnectOpti
       continue;
     }
     try {
-      const Deadline patience = sooner(completed.deadline, Deadline::after(hello_patience));
+      const Deadline patience = completed.token
+                                    ? completed.deadline
+                                    : sooner(completed.deadline, Deadline::after(hello_patience));
       const store::Hello server =
           store::shake_hands(socket, session, completed.token, patience, nullptr);
       return std::make_unique<store::RemoteStore>(host, completed, session, std::move(socket),
                                                   server);
     } catch (const Error& error) {
       if (error.code() != Code::unreachable) throw;
+      if (completed.token) refuse_token(os::host_port(host.name, host.port));
       log::info("{} does not speak our protocol ({}); using torch's",
                 os::host_port(host.name, host.port), error.what());
       return store::connect_torch(host, completed);

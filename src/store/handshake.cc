@@ -75,7 +75,13 @@ Hello shake_hands(const os::Fd& socket, const Id16& session,
                             "on both sides",
                             server.version, protocol_version));
   }
-  if ((server.flags & flag_token) == 0) return server;
+  if ((server.flags & flag_token) == 0) {
+    if (!token) return server;
+    // Whoever takes the server's place would only have to leave the question out.
+    throw Error(Code::denied,
+                "the server asks for no token although we have one, so it need not be the one it "
+                "seems to be; start it with the token, or connect without (TENSORBUS_TOKEN)");
+  }
   if (!token) {
     throw Error(Code::denied, "the server asks for a token; pass it or set TENSORBUS_TOKEN");
   }
