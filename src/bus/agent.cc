@@ -152,7 +152,10 @@ void Agent::take(const DirectoryEvent& event) {
     if (unreachable_.ok()) {
       log::info("bus: rank {} reaches the store again", rank());
     } else {
-      log::warn("bus: rank {}: the store cannot be reached: {}", rank(), unreachable_.message);
+      log::warn(
+          "bus: rank {}: the store cannot be reached: {}; transfers go on, but nobody can join or "
+          "register until it answers",
+          rank(), unreachable_.message);
     }
   }
 }

@@ -132,7 +132,8 @@ class StoreDirectory final : public Directory {
         std::unique_lock lock(mutex_);
         const bool work = wake_.wait_for(lock, look_at_lease_every,
                                          [this] { return stopping_ || !requests_.empty(); });
-        if (requests_.empty() && stopping_) break;
+        // Who leaves does not wait for a store that is away.
+        if (stopping_ && (requests_.empty() || unreachable_)) break;
         if (!work || requests_.empty()) {
           lock.unlock();
           look_at_lease();

@@ -1,5 +1,6 @@
 #include "store/protocol.h"
 
+#include <unistd.h>
 #include <xxhash.h>
 
 #include <algorithm>
@@ -34,6 +35,12 @@ std::string token_proof(const std::string& token, bool of_server, const Hello& c
   const std::string text =
       (of_server ? "tensorbus server" : "tensorbus client") + encode(client) + encode(server);
   return proof_of(token, text);
+}
+
+std::string this_process() {
+  static const Id16 drawn = random_id();
+  // A fork has the same.
+  return std::string(view(drawn)) + std::to_string(::getpid());
 }
 
 std::string encode_frame(std::uint64_t id, std::uint8_t op_or_code, std::string_view body) {

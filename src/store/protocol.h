@@ -7,6 +7,9 @@
 //     client       proof[32]          server  proof[32], or it closes
 //   request        u32 size  u64 id  u8 op    body
 //   reply          u32 size  u64 id  u8 code  body (a message when code is not ok)
+//   a reply to 0   is to nobody: "cancelled" is the farewell of a server that was told to stop,
+//   with
+//                  the name of its process
 //
 // Ids grow; together with the session they name a request for ever, so that one sent again after a
 // reconnect is applied once. Changing requests, and barriers likewise, start with the lowest id of
@@ -85,6 +88,9 @@ Hello decode_hello(std::string_view bytes);
 // What a side must compute to show that it knows the token.
 std::string token_proof(const std::string& token, bool of_server, const Hello& client,
                         const Hello& server);
+
+// A name that no other process has: a client that knows the server's knows who ended it.
+std::string this_process();
 
 std::string encode_frame(std::uint64_t id, std::uint8_t op_or_code, std::string_view body);
 

@@ -105,6 +105,7 @@ std::string RemoteStore::call(Op op, const std::string& body, Deadline deadline,
   encoder.raw(body);
   call.frame = encode_frame(id, static_cast<std::uint8_t>(op), encoder.bytes());
   if (connected_) send(call.frame);
+  if (pause_ > Duration::zero()) fail_revokes({Code::unreachable, last_failure_});
 
   bool answered = false;
   try {
@@ -177,8 +178,9 @@ void RemoteStore::lead(Lock& lock, Deadline deadline) {
       lock.lock();
       if (descriptors[1].revents != 0) wake_leader_.drain();
       if (descriptors[0].revents != 0) {
-        flush();
+        // What a server that has gone said last is read before we notice that it has.
         receive();
+        if (connected_) flush();
       }
     } else {
       connect(lock, deadline);
@@ -225,15 +227,17 @@ void RemoteStore::connect(Lock& lock, Deadline deadline) {
     pause_ = std::clamp<Duration>(pause_ * 2, first_pause, longest_pause);
     // Trying again would not help.
     if (error.code() != Code::unreachable) fail_all(error.status());
+    fail_revokes(error.status());
   }
 }
 
 void RemoteStore::attach(Lock&, os::Fd socket, const Hello& server) {
   const bool replaced = instance_ && *instance_ != server.id;
   instance_ = server.id;
-  socket_ = std::move(socket);
+  socket_ = os::UnsharedFd(std::move(socket));
   connected_ = true;
   pause_ = Duration::zero();
+  server_ended_here_ = false;
   refusal_ = {};
   in_.clear();
   out_.clear();
@@ -271,6 +275,16 @@ void RemoteStore::fail_all(const Status& status) {
   for (const auto& [_, watch] : watches_) watch->failure = status;
   for (Waiter* waiter : waiters_) waiter->wake.notify_all();
   refusal_ = status;
+}
+
+// A lease that cannot be revoked lapses by itself: that is not worth waiting for a server.
+void RemoteStore::fail_revokes(const Status& status) {
+  for (const auto& [_, call] : calls_) {
+    if (call->op != Op::revoke) continue;
+    call->done = true;
+    call->status = status;
+    call->waiter->wake.notify_all();
+  }
 }
 
 void RemoteStore::send(std::string_view frame) {
@@ -368,6 +382,9 @@ void RemoteStore::dispatch(std::string_view frame) {
       watch->second->failure = {static_cast<Code>(code), std::string(body)};
     }
     if (watch->second->reader != nullptr) watch->second->reader->wake.notify_all();
+  }
+  if (id == 0 && code == static_cast<std::uint8_t>(Code::cancelled)) {
+    server_ended_here_ = body == this_process();
   }
   // Else it is a reply that nobody waits for any more.
 }

@@ -15,8 +15,8 @@
 #include <optional>
 #include <string>
 
-#include "os/fd.h"
 #include "os/poll.h"
+#include "os/unshared_fd.h"
 #include "store/request_store.h"
 
 namespace tensorbus::store {
@@ -71,6 +71,7 @@ class RemoteStore final : public RequestStore {
 
   std::string call(Op op, const std::string& body, Deadline deadline,
                    Cancellation* cancellation) override;
+  bool server_ended_here() const noexcept override { return server_ended_here_; }
   // Until `finished` holds. True, or false at the deadline. Throws on close, cancel and Ctrl-C.
   bool wait_until(Lock& lock, Waiter& self, Deadline deadline,
                   const std::function<bool()>& finished);
@@ -84,6 +85,7 @@ class RemoteStore final : public RequestStore {
   void attach(Lock& lock, os::Fd socket, const Hello& server);
   void disconnect(const std::string& reason);
   void fail_all(const Status& status);
+  void fail_revokes(const Status& status);
   void send(std::string_view frame);
   void send_watch(WatchState& watch);
   void send_cancel(std::uint64_t id);
@@ -100,12 +102,13 @@ class RemoteStore final : public RequestStore {
   std::mutex mutex_;
   os::EventFd wake_leader_;
   os::EventFd abort_;
-  os::Fd socket_;
+  os::UnsharedFd socket_;
   std::optional<Id16> instance_;  // of the last server we talked to
   bool connected_ = false;
   bool closed_ = false;
   bool led_ = false;
-  Duration pause_{};  // before the next attempt to connect
+  std::atomic<bool> server_ended_here_{false};
+  Duration pause_{};  // before the next attempt to connect; 0 if the last one did not fail
   std::string last_failure_ = "there was no time to try";
   Status refusal_;  // why connecting again is hopeless
   std::string in_;

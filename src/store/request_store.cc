@@ -51,12 +51,7 @@ class RequestStore::LeaseHandle final : public Lease {
     return state_->alive;
   }
   void refresh(Deadline deadline) override { store_.refresh(*state_, deadline); }
-  void revoke(Deadline deadline) override {
-    store_.call(Op::revoke, std::move(Encoder().integer(state_->id)).bytes(), deadline);
-    const std::lock_guard lock(store_.leases_mutex_);
-    state_->alive = false;
-    store_.leases_.erase(state_->id);
-  }
+  void revoke(Deadline deadline) override { store_.revoke(*state_, deadline); }
 
   LeaseState& state() const noexcept { return *state_; }
   bool belongs_to(const RequestStore& store) const noexcept { return &store_ == &store; }
@@ -236,6 +231,45 @@ void RequestStore::refresh(LeaseState& lease, Deadline deadline) {
   throw Error(Code::failed, "the lease has lapsed: it was not renewed in time");
 }
 
+void RequestStore::revoke(LeaseState& lease, Deadline deadline) {
+  {
+    // First: whatever comes of it, it is neither renewed nor published again.
+    const std::lock_guard lock(leases_mutex_);
+    lease.revoked = true;
+    lease.alive = false;
+    leases_.erase(lease.id);
+  }
+  call(Op::revoke, std::move(Encoder().integer(lease.id)).bytes(), deadline);
+}
+
+std::string RequestStore::describe(const LeaseState& lease) {
+  const std::lock_guard lock(leases_mutex_);
+  if (lease.keys.empty()) return "without keys";
+  const std::string first = user_key(lease.keys.begin()->first);
+  if (lease.keys.size() == 1) return fmt::format("of key \"{}\"", first);
+  return fmt::format("of {} keys, the first is \"{}\"", lease.keys.size(), first);
+}
+
+void RequestStore::renew(const std::shared_ptr<LeaseState>& lease, Duration patience) {
+  try {
+    refresh(*lease, Deadline::after(patience));
+    if (std::exchange(told_, false)) log::info("leases at {} are renewed again", url());
+  } catch (const Error& error) {
+    {
+      const std::lock_guard lock(leases_mutex_);
+      if (lease->revoked || leases_closed_) return;
+    }
+    if (server_ended_here() || !not_renewed_is_told_.due(now())) return;
+    told_ = true;
+    log::warn(
+        "a lease of this process at the store {} ({}) is not renewed: {}. Others take its holder "
+        "for gone {} s after the last renewal; calls to the store wait for it until their "
+        "deadlines, all else goes on. It is tried again, and told at most once a minute",
+        url(), describe(*lease), error.what(),
+        std::chrono::duration<double>(lease->time_to_live).count());
+  }
+}
+
 void RequestStore::keep_alive() {
   std::unique_lock lock(leases_mutex_);
   TimePoint next = now();
@@ -258,13 +292,7 @@ void RequestStore::keep_alive() {
       continue;
     }
     lock.unlock();
-    for (const auto& lease : kept) {
-      try {
-        refresh(*lease, Deadline::after(shortest / 3));
-      } catch (const Error& error) {
-        log::warn("lease is not renewed: {}", error.what());
-      }
-    }
+    for (const auto& lease : kept) renew(lease, shortest / 3);
     next = now() + shortest / 3;
     lock.lock();
   }
@@ -311,7 +339,10 @@ void RequestStore::end_leases(bool revoke) noexcept {
       call(Op::revoke, std::move(Encoder().integer(id)).bytes(),
            Deadline::after(std::chrono::seconds(2)));
     } catch (const Error& error) {
-      log::warn("a lease is left to lapse by itself: {}", error.what());
+      if (!server_ended_here()) {
+        log::warn("closing {}: a lease ({}) is left to lapse by itself: {}", url(),
+                  describe(*lease), error.what());
+      }
       break;
     }
   }

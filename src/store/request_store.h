@@ -12,6 +12,7 @@
 #include <thread>
 #include <vector>
 
+#include "base/seldom.h"
 #include "os/fork.h"
 #include "store/protocol.h"
 #include "store/table.h"
@@ -52,6 +53,8 @@ class RequestStore : public Store {
   // message says what is missing.
   virtual std::string call(Op op, const std::string& body, Deadline deadline,
                            Cancellation* cancellation = nullptr) = 0;
+  // The server was in this process, which has stopped it: that it is gone is no news.
+  virtual bool server_ended_here() const noexcept { return false; }
 
   // What a lease holds, so that it can be published again at a server that has lost it.
   struct LeaseState {
@@ -59,6 +62,7 @@ class RequestStore : public Store {
     Duration time_to_live{};
     bool keep_alive = false;
     bool alive = true;
+    bool revoked = false;
     std::map<std::string, std::string> keys;  // wire keys and their values
   };
   // The requests (Op::publish) that publish every live lease and its keys.
@@ -75,12 +79,20 @@ class RequestStore : public Store {
   void forget_leased(std::string_view wire_key);
 
   void keep_alive();
+  // Once per lease of `kept`; how it went is told.
+  void renew(const std::shared_ptr<LeaseState>& lease, Duration patience);
   void refresh(LeaseState& lease, Deadline deadline);
+  void revoke(LeaseState& lease, Deadline deadline);
+  // For messages: which client this is.
+  std::string describe(const LeaseState& lease);
 
   std::mutex leases_mutex_;
   std::condition_variable leases_changed_;
   std::map<LeaseId, std::shared_ptr<LeaseState>> leases_;
   bool leases_closed_ = false;
+  // Of the renewing thread.
+  Seldom not_renewed_is_told_;
+  bool told_ = false;
   std::thread keep_alive_thread_;
   const unsigned generation_ = os::fork_generation();
 };
