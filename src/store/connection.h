@@ -4,10 +4,11 @@
 #include <cstdint>
 #include <map>
 #include <optional>
+#include <set>
 #include <string>
 #include <string_view>
 
-#include "os/fd.h"
+#include "os/unshared_fd.h"
 #include "store/protocol.h"
 #include "store/waits.h"
 #include "tensorbus/deadline.h"
@@ -34,11 +35,15 @@ struct Connection {
   bool has_output() const noexcept { return out_at < out.size(); }
   // Reads its replies too slowly: its next requests must wait.
   bool congested() const noexcept;
+  void unblock(std::uint64_t id) {
+    blocked.erase(id);
+    patterns.erase(id);
+  }
   // There may be a whole request in the input.
   bool has_work() const noexcept { return !closing && !congested() && in.size() - in_at >= needed; }
 
   std::uint64_t number = 0;
-  os::Fd socket;
+  os::UnsharedFd socket;
   State state = State::greeting;
   TimePoint accepted{};
   std::string in;
@@ -53,6 +58,7 @@ struct Connection {
   Hello client_hello;
   Hello server_hello;
   std::map<std::uint64_t, Ticket> blocked;  // native: tickets by request id
+  std::set<std::uint64_t> patterns;         // those of them that wait for a pattern or watch
   std::optional<Ticket> torch_wait;         // torch: later requests wait for this one's reply
   std::optional<Ticket> torch_promise;      // torch: the wait that ended last, until a request
 };

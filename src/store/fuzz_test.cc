@@ -229,7 +229,7 @@ class Loop {
       lives = lives && &connection != watched;
       close(connection);
     };
-    service_.tick(now());
+    service_.tick(now(), now());
     while (Connection* resumed = service_.take_resumed()) service_.serve(*resumed);
     service_.commit();
     for (Connection* connection : service_.take_dirty()) {
@@ -339,7 +339,7 @@ TEST_P(Fuzz, RandomAndMutatedFramesHarmNobody) {
   EXPECT_GT(service.counters().refused.value(), frames_to_send() / 100);
   EXPECT_GT(loop.opened(), 10U);
   loop.close_all();
-  service.tick(now());
+  service.tick(now(), now());
   EXPECT_EQ(service.counters().waits.value(), 0U);
 }
 

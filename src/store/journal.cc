@@ -25,6 +25,9 @@ constexpr std::size_t smallest_compaction = 16 * 1024 * 1024;
 std::uint32_t check_of(std::uint32_t size) { return XXH32(&size, sizeof size, 0); }
 
 std::string encode(const JournalRecord& record) {
+  if (Journal::size_of(record) > UINT32_MAX) {
+    throw Error(Code::failed, "a change of more than 4 GiB cannot be kept in a journal");
+  }
   Encoder encoder;
   encoder.raw(std::string(record_header_size, '\0'));
   encoder.integer(static_cast<std::uint8_t>(record.op)).string(record.session);
@@ -114,15 +117,17 @@ void take_lock(const os::Fd& file, const std::string& path) {
 Journal::Journal(const std::string& path,
                  const std::function<void(const JournalRecord&)>& replay_record)
     : path_(path), file_(open_own_file(path, 0)) {
-  take_lock(file_, path_);
+  take_lock(file_.fd(), path_);
+  // Of a server that was killed while it compacted.
+  ::unlink(new_path().c_str());
   replay(replay_record);
   if (::lseek(file_.get(), static_cast<off_t>(size_), SEEK_SET) < 0) os::throw_errno(path_);
 }
 
 void Journal::replay(const std::function<void(const JournalRecord&)>& replay_record) {
-  const std::string bytes = read_fully(file_, path_);
+  const std::string bytes = read_fully(file_.fd(), path_);
   if (bytes.empty()) {
-    write_fully(file_, magic, path_);
+    write_fully(file_.fd(), magic, path_);
     size_ = magic.size();
     return;
   }
@@ -173,11 +178,16 @@ void Journal::replay(const std::function<void(const JournalRecord&)>& replay_rec
   log::info("journal {}: {} records replayed", path_, records);
 }
 
+std::size_t Journal::size_of(const JournalRecord& record) noexcept {
+  constexpr std::size_t op_lengths_and_ids = 1 + 4 + 8 + 8;
+  return record_header_size + op_lengths_and_ids + record.session.size() + record.body.size();
+}
+
 void Journal::append(const JournalRecord& record) { pending_ += encode(record); }
 
 void Journal::flush() {
   if (pending_.empty()) return;
-  write_fully(file_, pending_, path_);
+  write_fully(file_.fd(), pending_, path_);
   size_ += pending_.size();
   pending_.clear();
 }
@@ -195,14 +205,14 @@ void Journal::compact(const std::function<void()>& write_all) {
     log::info("journal {} compacted from {} to {} bytes", path_, before, size_);
   } catch (const Error& error) {
     log::warn("{}; the journal is not compacted and goes on as it is", error.what());
-    ::unlink((path_ + ".new").c_str());
+    ::unlink(new_path().c_str());
   }
   pending_.clear();
   compacted_size_ = size_;
 }
 
 void Journal::replace_file() {
-  const std::string fresh_path = path_ + ".new";
+  const std::string fresh_path = new_path();
   ::unlink(fresh_path.c_str());
   os::Fd fresh = open_own_file(fresh_path, O_EXCL);
   take_lock(fresh, fresh_path);
@@ -211,7 +221,7 @@ void Journal::replace_file() {
   // The old file goes away only when the new one is safe.
   if (::fsync(fresh.get()) != 0) os::throw_errno("journal " + fresh_path);
   if (::rename(fresh_path.c_str(), path_.c_str()) != 0) os::throw_errno("journal " + path_);
-  file_ = std::move(fresh);
+  file_ = os::UnsharedFd(std::move(fresh));
   size_ = magic.size() + pending_.size();
 }
 

@@ -9,7 +9,7 @@
 #include <string>
 #include <string_view>
 
-#include "os/fd.h"
+#include "os/unshared_fd.h"
 #include "store/protocol.h"
 
 namespace tensorbus::store {
@@ -32,19 +32,24 @@ class Journal {
   // it.
   void flush();
 
+  // How much of it is still needed, for one that was replayed: it may hold the rewriting of years.
+  void set_live_size(std::size_t size) noexcept { compacted_size_ = size; }
   bool wants_compaction() const noexcept;
   // Replaces the file by what `write_all` appends. If there is no room for both, the file stays as
   // it is, with a warning, until it has doubled again.
   void compact(const std::function<void()>& write_all);
 
   std::size_t size() const noexcept { return size_ + pending_.size(); }
+  // What a record takes in the file.
+  static std::size_t size_of(const JournalRecord& record) noexcept;
 
  private:
+  std::string new_path() const { return path_ + ".new"; }
   void replace_file();
   void replay(const std::function<void(const JournalRecord&)>& replay);
 
   std::string path_;
-  os::Fd file_;
+  os::UnsharedFd file_;  // its lock must not outlive us in a child
   std::string pending_;
   std::size_t size_ = 0;
   std::size_t compacted_size_ = 0;

@@ -127,6 +127,29 @@ TEST_F(JournalTest, WithoutRoomForAnotherFileItGoesOnAsItIs) {
   EXPECT_THAT(replayed(), ElementsAre("old", "new"));
 }
 
+TEST_F(JournalTest, WhatAKilledCompactionLeftIsRemoved) {
+  const std::filesystem::path left = path.string() + ".new";
+  std::ofstream(left) << "half a journal";
+  const Journal journal(path, ignore);
+  EXPECT_FALSE(std::filesystem::exists(left));
+}
+
+TEST_F(JournalTest, AReplayedJournalIsComparedWithWhatIsLive) {
+  const std::string body(1 << 20, 'x');
+  const JournalRecord record{Op::set, "session", 1, 1, body};
+  {
+    Journal journal(path, ignore);
+    for (int i = 0; i < 20; ++i) journal.append(record);
+    journal.flush();
+  }
+  EXPECT_NEAR(static_cast<double>(bytes().size()),
+              20.0 * static_cast<double>(Journal::size_of(record)), 100);
+  Journal journal(path, ignore);
+  EXPECT_FALSE(journal.wants_compaction());
+  journal.set_live_size(Journal::size_of(record));
+  EXPECT_TRUE(journal.wants_compaction());
+}
+
 TEST_F(JournalTest, ARecordThatCannotBeAppliedIsAnError) {
   {
     Journal journal(path, ignore);

@@ -6,7 +6,6 @@
 #include <sys/socket.h>
 
 #include <algorithm>
-#include <array>
 #include <atomic>
 #include <cerrno>
 #include <condition_variable>
@@ -14,6 +13,7 @@
 #include <map>
 #include <mutex>
 #include <thread>
+#include <vector>
 
 #include "base/clock.h"
 #include "base/log.h"
@@ -21,6 +21,7 @@
 #include "os/fork.h"
 #include "os/poll.h"
 #include "os/tcp.h"
+#include "store/acceptor.h"
 #include "store/service.h"
 
 namespace tensorbus {
@@ -34,6 +35,9 @@ constexpr std::uint64_t wake_number = 1;
 constexpr std::uint64_t first_connection_number = 2;
 // How long stop() keeps sending to clients that read slowly.
 constexpr auto drain_time = std::chrono::seconds(1);
+constexpr Duration longest_wait = std::chrono::minutes(1);
+// Leases are looked after so often: what is slept through in one wait is given back to them.
+constexpr Duration longest_wait_with_leases = std::chrono::seconds(1);
 
 void block_signals_in_this_thread() {
   // Signals belong to the application's threads; one that lands here would not interrupt its wait.
@@ -50,12 +54,11 @@ class StoreServer::Impl {
       : host_(options.host),
         greeting_time_(options.greeting_time),
         on_failure_(options.on_failure),
-        listener_(os::listen_tcp(options.host, options.port)),
-        port_(os::local_port(listener_)),
+        acceptor_(options.host, options.port),
         service_(options),
-        epoll_(::epoll_create1(EPOLL_CLOEXEC)) {
+        epoll_(os::Fd(::epoll_create1(EPOLL_CLOEXEC))) {
     if (!epoll_) os::throw_errno("epoll_create1");
-    watch(listener_.get(), listener_number, EPOLLIN, EPOLL_CTL_ADD);
+    watch(acceptor_.get(), listener_number, EPOLLIN, EPOLL_CTL_ADD);
     watch(wake_.get(), wake_number, EPOLLIN, EPOLL_CTL_ADD);
     thread_ = std::thread([this] {
       block_signals_in_this_thread();
@@ -65,8 +68,8 @@ class StoreServer::Impl {
 
   ~Impl() { stop(); }
 
-  std::uint16_t port() const noexcept { return port_; }
-  std::string url() const { return "tensorbus://" + os::host_port(host_, port_); }
+  std::uint16_t port() const noexcept { return acceptor_.port(); }
+  std::string url() const { return "tensorbus://" + os::host_port(host_, port()); }
 
   StoreServerStats stats() const {
     StoreServerStats stats;
@@ -112,11 +115,15 @@ class StoreServer::Impl {
   }
 
  private:
-  void watch(int fd, std::uint64_t number, std::uint32_t events, int operation) {
+  bool try_watch(int fd, std::uint64_t number, std::uint32_t events, int operation) {
     epoll_event event{};
     event.events = events;
     event.data.u64 = number;
-    if (::epoll_ctl(epoll_.get(), operation, fd, &event) != 0) os::throw_errno("epoll_ctl");
+    return ::epoll_ctl(epoll_.get(), operation, fd, &event) == 0;
+  }
+
+  void watch(int fd, std::uint64_t number, std::uint32_t events, int operation) {
+    if (!try_watch(fd, number, events, operation)) os::throw_errno("epoll_ctl");
   }
 
   void run() {
@@ -130,32 +137,41 @@ class StoreServer::Impl {
     }
     connections_.clear();
     open_.set(0);
-    listener_.reset();
+    acceptor_.close();
     service_.release_journal();
     const std::lock_guard lock(workers_mutex_);
     workers_changed_.notify_all();
   }
 
   void turn() {
-    std::array<epoll_event, 256> events;
-    const int count = ::epoll_wait(epoll_.get(), events.data(), static_cast<int>(events.size()),
-                                   milliseconds_to_next_timer());
+    service_.look_at_clock(Duration::zero());
+    // Only what had lapsed before we began to read lapses in this turn: a renewal that lies in its
+    // socket by then is read first.
+    const TimePoint lapsed_by = service_.lease_time();
+    const auto wait = time_to_next_timer();
+    // Room for everybody, so that one turn reads all that is there.
+    events_.resize(connections_.size() + first_connection_number);
+    const int count = ::epoll_wait(epoll_.get(), events_.data(), static_cast<int>(events_.size()),
+                                   static_cast<int>(wait.count()));
     if (count < 0 && errno != EINTR) os::throw_errno("epoll_wait");
+    service_.look_at_clock(wait);
     for (int i = 0; i < count; ++i) {
-      const std::uint64_t number = events[static_cast<std::size_t>(i)].data.u64;
-      if (number == listener_number) {
+      const epoll_event& event = events_[static_cast<std::size_t>(i)];
+      if (event.data.u64 == listener_number) {
         accept_all();
-      } else if (number == wake_number) {
+      } else if (event.data.u64 == wake_number) {
         wake_.drain();
-      } else if (const auto found = connections_.find(number); found != connections_.end()) {
-        handle(*found->second, events[static_cast<std::size_t>(i)].events);
+      } else if (const auto found = connections_.find(event.data.u64);
+                 found != connections_.end()) {
+        handle(*found->second, event.events);
       }
     }
     finish_turn();
     // Housekeeping after the answers: whoever waits for one is waiting now.
     const TimePoint time = now();
-    service_.tick(time);
+    service_.tick(time, lapsed_by);
     drop_silent(time);
+    resume_accepting(time);
     finish_turn();
   }
 
@@ -201,41 +217,38 @@ class StoreServer::Impl {
   }
 
   void accept_all() {
-    while (true) {
-      os::Fd socket(::accept4(listener_.get(), nullptr, nullptr, SOCK_NONBLOCK | SOCK_CLOEXEC));
-      if (!socket) {
-        if (errno == EMFILE || errno == ENFILE || errno == ENOBUFS || errno == ENOMEM) {
-          // The listener stays ready, so without a pause this would spin.
-          log::warn("{}; new clients wait until one leaves", os::errno_message("accept", errno));
-          watch(listener_.get(), listener_number, 0, EPOLL_CTL_MOD);
-          accepting_ = false;
-          return;
-        }
-        if (errno == EINTR || errno == ECONNABORTED) continue;
-        return;
-      }
-      os::tune_stream(socket);
-      auto connection = std::make_unique<Connection>();
-      connection->number = next_number_++;
-      connection->accepted = now();
-      connection->socket = std::move(socket);
-      connection->interest = EPOLLIN;
-      watch(connection->socket.get(), connection->number, EPOLLIN, EPOLL_CTL_ADD);
-      greeting_.push_back(connection->number);
-      connections_.emplace(connection->number, std::move(connection));
-      accepted_.add();
-      open_.set(connections_.size());
+    while (os::Fd socket = acceptor_.next()) add(std::move(socket));
+    // The listener stays ready while it rests: it would spin.
+    if (acceptor_.rests_until()) watch(acceptor_.get(), listener_number, 0, EPOLL_CTL_MOD);
+  }
+
+  void resume_accepting(TimePoint time) {
+    const auto until = acceptor_.rests_until();
+    if (!until || time < *until) return;
+    acceptor_.end_rest();
+    watch(acceptor_.get(), listener_number, EPOLLIN, EPOLL_CTL_MOD);
+  }
+
+  void add(os::Fd socket) {
+    os::tune_stream(socket);
+    auto connection = std::make_unique<Connection>();
+    connection->number = next_number_++;
+    connection->accepted = now();
+    connection->socket = os::UnsharedFd(std::move(socket));
+    connection->interest = EPOLLIN;
+    if (!try_watch(connection->socket.get(), connection->number, EPOLLIN, EPOLL_CTL_ADD)) {
+      return acceptor_.rest(errno);
     }
+    greeting_.push_back(connection->number);
+    connections_.emplace(connection->number, std::move(connection));
+    accepted_.add();
+    open_.set(connections_.size());
   }
 
   void drop(Connection& connection) {
     service_.forget(connection);
     connections_.erase(connection.number);
     open_.set(connections_.size());
-    if (!accepting_) {
-      accepting_ = true;
-      watch(listener_.get(), listener_number, EPOLLIN, EPOLL_CTL_MOD);
-    }
   }
 
   void drop_silent(TimePoint time) {
@@ -255,20 +268,20 @@ class StoreServer::Impl {
     }
   }
 
-  int milliseconds_to_next_timer() const {
-    if (service_.has_resumed()) return 0;
-    std::optional<TimePoint> next = service_.next_expiry();
-    if (!greeting_.empty()) {
-      if (const auto found = connections_.find(greeting_.front()); found != connections_.end()) {
-        const TimePoint silent = found->second->accepted + greeting_time_;
-        next = next ? std::min(*next, silent) : silent;
-      } else {
-        return 0;
-      }
+  std::chrono::milliseconds time_to_next_timer() const {
+    if (service_.has_resumed()) return {};
+    const TimePoint time = now();
+    Duration left = longest_wait;
+    if (const auto lapses = service_.next_lapse()) {
+      left = std::min(longest_wait_with_leases, *lapses);
     }
-    if (!next) return 60'000;
-    const auto left = std::chrono::ceil<std::chrono::milliseconds>(*next - now()).count();
-    return static_cast<int>(std::clamp<std::int64_t>(left, 0, 60'000));
+    if (const auto until = acceptor_.rests_until()) left = std::min(left, *until - time);
+    if (!greeting_.empty()) {
+      const auto found = connections_.find(greeting_.front());
+      if (found == connections_.end()) return {};
+      left = std::min(left, found->second->accepted + greeting_time_ - time);
+    }
+    return std::chrono::ceil<std::chrono::milliseconds>(std::max(left, Duration::zero()));
   }
 
   void publish_workers() {
@@ -281,11 +294,12 @@ class StoreServer::Impl {
   }
 
   void drain() {
-    listener_.reset();
+    acceptor_.close();
     // What has arrived is still served: closing on unread requests would reset the connection, and
     // with it the answers that are on their way.
     for (auto& [_, connection] : connections_) {
       if (connection->receive()) service_.serve(*connection);
+      service_.say_farewell(*connection);
     }
     service_.commit();
     const Deadline deadline = Deadline::after(drain_time);
@@ -301,15 +315,14 @@ class StoreServer::Impl {
   const std::string host_;
   const Duration greeting_time_;
   const std::function<void(const Status&)> on_failure_;
-  os::Fd listener_;
-  const std::uint16_t port_;
+  store::Acceptor acceptor_;
   mutable Service service_;
-  os::Fd epoll_;
+  os::UnsharedFd epoll_;
   os::EventFd wake_;
+  std::vector<epoll_event> events_;
   std::map<std::uint64_t, std::unique_ptr<Connection>> connections_;
   std::deque<std::uint64_t> greeting_;
   std::uint64_t next_number_ = first_connection_number;
-  bool accepting_ = true;
   std::atomic<bool> stopping_{false};
   std::atomic<bool> failed_{false};
   observe::Counter open_;

@@ -5,6 +5,7 @@
 #include <algorithm>
 
 #include "base/clock.h"
+#include "base/config.h"
 #include "base/log.h"
 
 namespace tensorbus::store {
@@ -17,27 +18,23 @@ constexpr auto session_memory = std::chrono::hours(1);
 // As many unsettled replies as a client with thousands of threads needs; more is a client that
 // never settles any.
 constexpr std::size_t most_held = max_frame_size;
+// Of one client at a time: every change of a key under their prefix is compared with each of them.
+constexpr std::size_t most_patterns = 1000;
+
+bool is_pattern(Op op, std::string_view body) {
+  if (op == Op::watch) return true;
+  if (op != Op::wait) return false;
+  Decoder decoder(body);
+  return read_condition(decoder).is_pattern;
+}
 
 }  // namespace
 
 Service::Service(const StoreServerOptions& options)
-    : token_(options.token), allow_torch_(options.allow_torch || !options.token) {
-  if (!options.journal.empty()) {
-    journal_.emplace(options.journal, [this](const JournalRecord& record) { replay(record); });
-  }
-}
-
-void Service::replay(const JournalRecord& record) {
-  // Leases restart with their full time: the clock of the former process means nothing here.
-  const TimePoint start = now();
-  const bool barrier = record.op == Op::barrier;
-  std::string reply = barrier || record.op == Op::finished
-                          ? std::string(record.body)
-                          : engine_.execute(record.op, record.body, start);
-  if (record.session.empty()) return;
-  const auto kind = barrier ? Sessions::Kind::barrier : Sessions::Kind::change;
-  sessions_.settle(record.session, kind, record.settled);
-  sessions_.remember(record.session, kind, record.id, std::move(reply), start);
+    : token_(options.token ? options.token : config::variable("TENSORBUS_TOKEN")),
+      allow_torch_(options.allow_torch || !token_),
+      lease_clock_(now()) {
+  if (!options.journal.empty()) open_journal(options.journal);
 }
 
 void Service::serve(Connection& connection) {
@@ -227,14 +224,14 @@ void Service::cancel_native(Connection& connection, std::string_view body) {
   const bool watch = waiters_.at(ticket).op == Op::watch;
   const std::string missing = engine_.end(ticket);
   waiters_.erase(ticket);
-  connection.blocked.erase(found);
+  connection.unblock(target);
   if (!watch) connection.reply(target, Code::timeout, missing);
 }
 
 std::string Service::change(Op op, std::string_view body, std::string_view session,
                             std::uint64_t id, std::uint64_t settled) {
   const TimePoint time = now();
-  std::string reply = engine_.execute(op, body, time);
+  std::string reply = engine_.execute(op, body, lease_clock_.at(time));
   if (journal_) journal_->append({op, session, id, settled, body});
   if (!session.empty()) {
     sessions_.remember(session, Sessions::Kind::change, id, reply, time);
@@ -247,19 +244,27 @@ void Service::begin(Connection& connection, std::uint64_t id, Op op, std::string
   if (!torch && connection.blocked.contains(id)) {
     throw Error(Code::invalid_argument, fmt::format("request {} is being waited for already", id));
   }
+  const bool pattern = is_pattern(op, body);
+  if (pattern && connection.patterns.size() >= most_patterns) {
+    throw Error(Code::invalid_argument,
+                fmt::format("this client waits for {} patterns and watches already; that is the "
+                            "most for one",
+                            most_patterns));
+  }
   const Ticket ticket = next_ticket_++;
   waiters_.emplace(ticket, Waiter{&connection, id, op, torch, settled});
   if (torch) {
     connection.torch_wait = ticket;
   } else {
     connection.blocked.emplace(id, ticket);
+    if (pattern) connection.patterns.insert(id);
   }
   try {
     engine_.begin(ticket, op, body);
   } catch (const Error&) {
     waiters_.erase(ticket);
     connection.torch_wait.reset();
-    connection.blocked.erase(id);
+    connection.unblock(id);
     throw;
   }
 }
@@ -283,7 +288,7 @@ void Service::answer(Ticket ticket, std::string_view body) {
     if (journal_) journal_->append({Op::barrier, session, waiter.id, waiter.settled, body});
     sessions_.remember(session, Sessions::Kind::barrier, waiter.id, std::string(body), now());
   }
-  connection.blocked.erase(waiter.id);
+  connection.unblock(waiter.id);
   waiters_.erase(ticket);
 }
 
@@ -299,6 +304,7 @@ void Service::forget(Connection& connection) {
     waiters_.erase(ticket);
   }
   connection.blocked.clear();
+  connection.patterns.clear();
   if (connection.torch_wait) {
     engine_.end(*connection.torch_wait);
     waiters_.erase(*connection.torch_wait);
@@ -316,8 +322,18 @@ void Service::forget(Connection& connection) {
   std::erase(replaced_, &connection);
 }
 
-void Service::tick(TimePoint time) {
-  for (const std::string& request : engine_.expire(time)) {
+std::optional<Duration> Service::next_lapse() const {
+  const auto expiry = engine_.table().next_expiry();
+  if (!expiry) return std::nullopt;
+  return *expiry - lease_time();
+}
+
+TimePoint Service::lease_time() const { return lease_clock_.at(now()); }
+
+void Service::look_at_clock(Duration planned) { lease_clock_.look(now(), planned); }
+
+void Service::tick(TimePoint time, TimePoint lapsed_by) {
+  for (const std::string& request : engine_.expire(lapsed_by)) {
     if (journal_) journal_->append({Op::expire, {}, 0, 0, request});
   }
   if (time >= next_sweep_) {
@@ -330,23 +346,9 @@ void Service::tick(TimePoint time) {
   counters_.revision.set(engine_.table().revision());
 }
 
-void Service::commit() {
-  if (!journal_) return;
-  journal_->flush();
-  if (journal_->wants_compaction()) compact();
-}
-
-void Service::compact() {
-  journal_->compact([this] {
-    engine_.snapshot([this](Op op, std::string_view body) {
-      journal_->append({op, {}, 0, 0, body});
-    });
-    sessions_.for_each([this](std::string_view session, Sessions::Kind kind, std::uint64_t id,
-                              const std::string& reply) {
-      const bool barrier = kind == Sessions::Kind::barrier;
-      journal_->append({barrier ? Op::barrier : Op::finished, session, id, 0, reply});
-    });
-  });
+void Service::say_farewell(Connection& connection) const {
+  if (connection.state != Connection::State::native) return;
+  connection.reply(no_id, Code::cancelled, this_process());
 }
 
 void Service::mark_dirty(Connection& connection) {

@@ -2,6 +2,7 @@
 // the server's one thread; sockets and timers are the loop's business (server.cc).
 #pragma once
 
+#include <functional>
 #include <memory>
 #include <optional>
 #include <string>
@@ -13,6 +14,7 @@
 #include "store/connection.h"
 #include "store/engine.h"
 #include "store/journal.h"
+#include "store/lease_clock.h"
 #include "store/sessions.h"
 #include "store/torch_protocol.h"
 
@@ -33,12 +35,19 @@ class Service final : private Listener {
 
   // Handles all whole requests in the connection's input. Sets `closing` for one that broke a rule.
   void serve(Connection& connection);
+  // The server was told to stop; says so in whose process it was.
+  void say_farewell(Connection& connection) const;
   // Its waits, barrier places and watches are over.
   void forget(Connection& connection);
 
-  // Removes lapsed leases and sessions of clients that are long gone.
-  void tick(TimePoint now);
-  std::optional<TimePoint> next_expiry() const { return engine_.table().next_expiry(); }
+  // Removes leases that had lapsed by then, and sessions of clients that are long gone.
+  void tick(TimePoint now, TimePoint lapsed_by);
+  // How long until the next lease lapses.
+  std::optional<Duration> next_lapse() const;
+  // The time of leases, which stands still while the loop does. It is looked at in every turn: how
+  // long did the loop mean to sleep since the last time?
+  TimePoint lease_time() const;
+  void look_at_clock(Duration planned);
   // Lets another server have the journal.
   void release_journal() noexcept { journal_.reset(); }
   // Writes the journal. What was answered before this may be sent after it.
@@ -90,7 +99,10 @@ class Service final : private Listener {
   void check_settled(std::string_view session) const;
   void refuse(Connection& connection, const std::string& reason);
   void mark_dirty(Connection& connection);
+  void open_journal(const std::string& path);
   void replay(const JournalRecord& record);
+  // The records that stand for all there is.
+  void snapshot(const std::function<void(const JournalRecord&)>& write) const;
   void compact();
 
   void answer(Ticket ticket, std::string_view body) override;
@@ -99,6 +111,7 @@ class Service final : private Listener {
   const std::optional<std::string> token_;
   const bool allow_torch_;
   const Id16 instance_ = random_id();
+  LeaseClock lease_clock_;
   Engine engine_{*this};
   Sessions sessions_;
   std::optional<Journal> journal_;

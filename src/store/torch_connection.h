@@ -11,6 +11,7 @@
 #include "base/bytes.h"
 #include "os/poll.h"
 #include "os/tcp.h"
+#include "os/unshared_fd.h"
 #include "store/torch_writer.h"
 #include "tensorbus/store.h"
 
@@ -77,7 +78,7 @@ class TorchConnection {
   std::string_view raw(std::size_t size, const Until& until);
 
   std::string address_;
-  os::Fd socket_;
+  os::UnsharedFd socket_;
   std::string received_;
   std::size_t taken_ = 0;  // of `received_`
 };

@@ -25,7 +25,7 @@ inline void feed(Service& service, std::string_view greeting, std::string_view b
     bytes.remove_prefix(std::min(piece, bytes.size()));
     service.serve(connection);
     while (Connection* resumed = service.take_resumed()) service.serve(*resumed);
-    service.tick(now());
+    service.tick(now(), now());
     service.take_dirty();
     connection.out.clear();
     connection.out_at = 0;

@@ -6,7 +6,7 @@ import struct
 
 HELLO = struct.Struct("<4sHH16s16s")
 FRAME = struct.Struct("<IQB")
-OP_GET, OP_SET, OP_ADD, OP_SWAP = 1, 16, 17, 18
+OP_GET, OP_WAIT, OP_SET, OP_ADD, OP_SWAP, OP_GRANT, OP_REFRESH = 1, 4, 16, 17, 18, 23, 24
 TORCH_HELLO = b"\0" + struct.pack("<I", 0x3C85F7CE)
 
 

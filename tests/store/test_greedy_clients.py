@@ -6,8 +6,18 @@ from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 from processes import Process, StartServer
-from raw_client import OP_GET, OP_SWAP, TORCH_HELLO, frame, raw_client, receive, reply, text
-from tensorbus.kvstore import connect
+from raw_client import (
+    OP_GET,
+    OP_SWAP,
+    OP_WAIT,
+    TORCH_HELLO,
+    frame,
+    raw_client,
+    receive,
+    reply,
+    text,
+)
+from tensorbus.kvstore import StoreServer, connect
 
 
 def assert_bounded(process: Process, megabytes: int) -> None:
@@ -119,3 +129,25 @@ def test_an_answer_that_is_too_large_is_an_error(start_server: StartServer) -> N
         with pytest.raises(ValueError, match="too much"):
             store.multi_set({f"{i}": bytes(8 << 20) for i in range(9)})
         assert store.get("key") is None
+
+
+def pattern_wait(number: int, pattern: bytes) -> bytes:
+    return frame(number, OP_WAIT, text(pattern) + struct.pack("<BQB", 1, 1, 0) + text(b""))
+
+
+def test_the_patterns_of_one_client_are_counted(store_server: StoreServer) -> None:
+    """Every change is compared with each of them, whoever makes it."""
+    with connect(store_server.url) as store, raw_client(store_server.port) as client:
+        for number in range(1, 1001):
+            client.sendall(pattern_wait(number, b"/default/*/greedy %d" % number))
+        client.sendall(pattern_wait(1001, b"/default/*/one more"))
+        number, code, message = reply(client)
+        assert (number, code != 0) == (1001, True)
+        assert b"1000 patterns" in message
+        # One that ends makes room for another; others have their own.
+        store.set("greedy 7", "x")
+        assert reply(client)[:2] == (7, 0)
+        client.sendall(pattern_wait(1002, b"/default/*/one more"))
+        store.set("one more", "x")
+        assert reply(client)[:2] == (1002, 0)
+        assert store.wait_for_keys("one*", 1, timeout=5) == ["one more"]

@@ -175,6 +175,20 @@ def test_a_failed_start_leaves_neither_port_nor_lock(tmp_path: Path) -> None:
         assert server.port == port
 
 
+def test_a_journal_does_not_grow_with_restarts(tmp_path: Path) -> None:
+    """Each server adds less than what makes it compact, and all of it replaces the same key."""
+    journal = tmp_path / "journal"
+    for number in range(5):
+        with StoreServer("127.0.0.1", 0, journal=str(journal)) as server, connect(server.url) as on:
+            for _ in range(10):
+                on.set("large", bytes([number]) * (1 << 20))
+        assert journal.stat().st_size < 30 << 20, f"after {number + 1} servers"
+        # As of a server that was killed while it compacted.
+        (tmp_path / "journal.new").write_bytes(MAGIC)
+    assert contents(journal) == {"large": bytes([4]) * (1 << 20)}
+    assert not list(tmp_path.glob("*.new"))
+
+
 @pytest.mark.proves("K9")
 def test_a_journal_is_compacted_and_loses_nothing(tmp_path: Path) -> None:
     journal = tmp_path / "journal"

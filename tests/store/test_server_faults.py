@@ -1,6 +1,7 @@
 """The server is killed, stopped, replaced, told to stop: what its clients notice."""
 
 import json
+import os
 import random
 import socket
 import struct
@@ -11,8 +12,8 @@ from signal import SIGCONT, SIGKILL, SIGSTOP, SIGTERM
 
 import pytest
 from processes import Start, StartServer, eventually
-from raw_client import OP_ADD, OP_GET, frame, raw_client, reply, text
-from tensorbus.kvstore import connect
+from raw_client import OP_ADD, OP_GET, OP_GRANT, OP_REFRESH, frame, raw_client, reply, text
+from tensorbus.kvstore import StoreServer, connect
 
 CHANGER = """
 import json, sys
@@ -236,6 +237,98 @@ def test_a_server_that_stays_away_is_told_at_the_deadline(start_server: StartSer
     store.set("key", "back")
     assert store.get("key") == b"back"
     store.close()
+
+
+def test_leases_outlive_a_server_that_stands_still(start_server: StartServer) -> None:
+    """Stopped for longer than they live: their renewals lie in the sockets, or come right after."""
+    server = start_server()
+    clients = [raw_client(server.port) for _ in range(300)]
+
+    def send(client: socket.socket, number: int, op: int, body: bytes) -> None:
+        client.sendall(frame(number, op, struct.pack("<Q", number) + body))
+
+    for lease, client in enumerate(clients, 1):
+        send(client, 1, OP_GRANT, struct.pack("<Qq", lease, 2 * 10**9))
+    assert all(reply(client)[1] == 0 for client in clients)
+    renewed, late = clients[:290], clients[290:]
+    server.process.signal(SIGSTOP)
+    time.sleep(2.5)
+    for lease, client in enumerate(renewed, 1):
+        send(client, 2, OP_REFRESH, struct.pack("<Q", lease))
+    server.process.signal(SIGCONT)
+    for lease, client in enumerate(late, 1 + len(renewed)):
+        send(client, 2, OP_REFRESH, struct.pack("<Q", lease))
+    alive = [reply(client)[2] == b"\x01" for client in clients]
+    assert sum(alive) == len(clients)
+    # Nobody renews them any more, and the clock goes on.
+    with raw_client(server.port) as other:
+        for lease in (1, 300):
+            time.sleep(2.5 if lease == 1 else 0)
+            send(other, lease + 10, OP_REFRESH, struct.pack("<Q", lease))
+            assert reply(other)[2] == b"\x00", f"lease {lease} should have lapsed"
+    for client in clients:
+        client.close()
+
+
+FORKING_HOST = """
+import os, sys, time
+from tensorbus.kvstore import StoreServer
+server = StoreServer("127.0.0.1", 0, journal=sys.argv[1])
+print(server.port)
+sys.stdin.readline()
+child = os.fork()
+if child == 0:
+    time.sleep(600)
+    os._exit(0)
+print(child)
+sys.stdin.readline()
+"""
+
+
+def test_a_server_that_is_gone_is_gone_also_when_its_children_live(
+    start_python: Start, tmp_path: Path
+) -> None:
+    journal = tmp_path / "journal"
+    host = start_python(FORKING_HOST, journal)
+    port = int(host.line())
+    with raw_client(port) as client, connect(f"tensorbus://127.0.0.1:{port}") as store:
+        store.set("key", "x")
+        host.tell("fork")
+        child = int(host.line())
+        try:
+            host.kill()
+            # Its clients are told at once,
+            assert client.recv(1) == b""
+            # and neither its port nor its journal is in use.
+            with StoreServer("127.0.0.1", port, journal=str(journal)):
+                assert store.get("key") == b"x"
+        finally:
+            os.kill(child, SIGKILL)
+
+
+FORKING_CLIENT = """
+import os, sys, time
+from tensorbus.kvstore import connect
+store = connect(sys.argv[1])
+child = os.fork()
+if child == 0:
+    time.sleep(600)
+    os._exit(0)
+print(child)
+store.barrier("gate", 2)
+"""
+
+
+def test_a_client_that_is_gone_is_gone_also_when_its_children_live(start_python: Start) -> None:
+    with StoreServer("127.0.0.1", 0) as server:
+        client = start_python(FORKING_CLIENT, server.url)
+        child = int(client.line())
+        try:
+            eventually(lambda: server.stats().waits == 1, "it stands before the barrier")
+            client.kill()
+            eventually(lambda: server.stats().connections == 0, "the server notices")
+        finally:
+            os.kill(child, SIGKILL)
 
 
 @pytest.mark.proves("K8")
