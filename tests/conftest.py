@@ -70,6 +70,7 @@ def start_server(start_program: Start, tmp_path: Path) -> StartServer:
         options = [] if journal is None else ["--journal", str(journal)]
         if token:
             (tmp_path / "token").write_text(token + "\n")
+            (tmp_path / "token").chmod(0o600)
             options += ["--token-file", str(tmp_path / "token")]
         if allow_torch:
             options.append("--allow-torch")

@@ -38,7 +38,8 @@ CLI::Validator whole_number(std::int64_t least);
 // For options: a number greater than 0.
 CLI::Validator positive_number();
 
-// The content of a token file, without the line end; nothing for an empty path.
+// The first line of a token file; nothing for an empty path. Error(invalid_argument) if it is no
+// regular file, or open to other users.
 std::optional<std::string> read_token(const std::string& path);
 
 }  // namespace tensorbus::tools

@@ -170,7 +170,8 @@ void add_kv(CLI::App& app, Run& run) {
     sub->add_option("--component", place.component, "Second part of the full key")
         ->capture_default_str();
     sub->add_option("--token-file", place.token_file,
-                    "File whose first line is the token (default: $TENSORBUS_TOKEN)");
+                    "File, readable by you alone, whose first line is the token that you and the "
+                    "server must prove (default: $TENSORBUS_TOKEN)");
     sub->add_option("--timeout", place.timeout, "Seconds until giving up; 0 looks once")
         ->capture_default_str();
     sub->callback(

@@ -5,7 +5,6 @@
 #include <unistd.h>
 
 #include <cstdio>
-#include <fstream>
 #include <iostream>
 #include <memory>
 #include <mutex>
@@ -22,6 +21,19 @@ struct Options {
   StoreServerOptions server;
   std::string token_file;
 };
+
+bool is_loopback(std::string_view host) {
+  return host.starts_with("127.") || host == "::1" || host == "localhost";
+}
+
+void warn_of_strangers(const StoreServerOptions& options, const std::string& url) {
+  if (options.token && !options.allow_torch) return;
+  log::warn(
+      "{} asks {} for no token: {} can read and change everything in it, also the secret by which "
+      "the agents of a bus know each other; --token-file keeps strangers out",
+      url, options.token ? "torch clients" : "its clients",
+      is_loopback(options.host) ? "every user of this host" : "everybody who can reach it");
+}
 
 int serve(Options options) {
   raise_descriptor_limit();
@@ -42,6 +54,7 @@ int serve(Options options) {
     ::kill(::getpid(), SIGTERM);
   };
   StoreServer server(options.server);
+  warn_of_strangers(options.server, server.url());
   std::cout << "ready " << server.url() << std::endl;
 
   int signal = 0;
@@ -63,18 +76,6 @@ void raise_descriptor_limit() {
   ::setrlimit(RLIMIT_NOFILE, &limit);
 }
 
-std::optional<std::string> read_token(const std::string& path) {
-  if (path.empty()) return std::nullopt;
-  std::ifstream file(path);
-  std::string token;
-  if (!std::getline(file, token) || token.empty()) {
-    throw Error(Code::invalid_argument, fmt::format("token file {} cannot be read or its first "
-                                                    "line is empty",
-                                                    path));
-  }
-  return token;
-}
-
 void add_store(CLI::App& app, Run& run) {
   auto options = std::make_shared<Options>();
   CLI::App* command = app.add_subcommand(
@@ -88,15 +89,17 @@ void add_store(CLI::App& app, Run& run) {
                       "File that keeps the state: a restarted server has lost nothing it "
                       "acknowledged");
   command->add_option("--token-file", options->token_file,
-                      "File whose first line is the token that clients must prove (default: "
-                      "$TENSORBUS_TOKEN)");
+                      "File whose first line is the token that clients must prove; nobody else "
+                      "may be able to read it (default: $TENSORBUS_TOKEN)");
   command->add_flag("--allow-torch", options->server.allow_torch,
                     "Admit torch clients although a token is set (they cannot prove it)");
   command->footer(
       "Prints \"ready URL\" when it serves; SIGTERM or Ctrl-C stops it cleanly.\n\n"
       "Examples:\n"
       "  tensorbus store --host 0.0.0.0 --journal /var/lib/tensorbus/store.journal\n"
-      "  tensorbus store --port 0 --token-file secret.txt");
+      "  (umask 077; head -c 24 /dev/urandom | base64 > secret.txt)\n"
+      "  tensorbus store --port 0 --token-file secret.txt\n\n"
+      "Without a token every user of this host, or of all hosts that reach it, can use the store.");
   command->callback([options, &run] { run = [options] { return serve(*options); }; });
 }
 

@@ -1,5 +1,6 @@
 """tensorbus store and tensorbus kv, as people and scripts use them."""
 
+import os
 import signal
 import socket
 import subprocess
@@ -147,6 +148,8 @@ def test_token_file_and_wrong_token(start_program, tmp_path):
     secret, wrong = tmp_path / "secret", tmp_path / "wrong"
     secret.write_text("open sesame\n")
     wrong.write_text("open barley\n")
+    for file in (secret, wrong):
+        file.chmod(0o600)
     server = start_program(PROGRAM, "store", "--port", "0", "--token-file", str(secret))
     url = server.line().removeprefix("ready ")
     assert run("kv", "set", "k", "v", "--store", url, "--token-file", str(secret))[0] == OK
@@ -156,6 +159,54 @@ def test_token_file_and_wrong_token(start_program, tmp_path):
     code, errors = run("kv", "set", "k", "v", "--store", url)
     assert code == FAILED
     assert "TENSORBUS_TOKEN" in errors
+
+
+@pytest.mark.parametrize(
+    "command",
+    [["store", "--port", "0"], ["kv", "get", "k", "--store", "tensorbus://127.0.0.1:1"]],
+    ids=["store", "kv"],
+)
+def test_a_token_file_that_others_can_read_is_refused(command, tmp_path):
+    file = tmp_path / "token"
+    file.write_text("open sesame\n")
+    for mode in (0o640, 0o604, 0o602):
+        file.chmod(mode)
+        code, errors = run(*command, "--token-file", str(file))
+        assert code == USAGE
+        assert f"mode {mode:04o}" in errors
+        assert "chmod 600" in errors
+        assert "sesame" not in errors
+    os.mkfifo(tmp_path / "pipe", 0o600)
+    for other, reason in ((tmp_path / "pipe", "regular"), (tmp_path, "regular")):
+        code, errors = run(*command, "--token-file", str(other))
+        assert code == USAGE
+        assert reason in errors
+    (tmp_path / "empty").touch(0o600)
+    code, errors = run(*command, "--token-file", str(tmp_path / "empty"))
+    assert code == USAGE
+    assert "first line" in errors
+
+
+@pytest.mark.parametrize(
+    ("options", "whom"),
+    [
+        (["--host", "127.0.0.1"], "every user of this host"),
+        (["--host", "0.0.0.0"], "everybody who can reach it"),
+        (["--token-file", "TOKEN", "--allow-torch"], "torch clients"),
+        (["--token-file", "TOKEN"], None),
+    ],
+)
+def test_a_store_that_strangers_can_use_says_so(start_program, tmp_path, options, whom):
+    token = tmp_path / "token"
+    token.touch(0o600)
+    token.write_text("open sesame\n")
+    given = [str(token) if option == "TOKEN" else option for option in options]
+    server = start_program(PROGRAM, "store", "--port", "0", *given)
+    server.line()
+    server.signal(signal.SIGTERM)
+    server.wait()
+    assert ("no token" in server.errors) == (whom is not None)
+    assert whom is None or whom in server.errors
 
 
 def test_sigterm_stops_the_server_cleanly_and_the_journal_keeps_the_keys(start_program, tmp_path):
