@@ -370,6 +370,10 @@ void Membership::say_goodbye(Deadline deadline) {
 
 void Membership::leave(Deadline deadline) {
   const bool schedules = self_.role == Role::scheduler;
+  {
+    const Lock lock(mutex_);
+    leaving_ = true;
+  }
   if (schedules) withdraw_job(*store_, deadline);
   say_goodbye(deadline);
   std::set<Member> awaited;
@@ -380,6 +384,7 @@ void Membership::leave(Deadline deadline) {
       for (const Member& member : everybody()) {
         if (!left_.contains(member) && !lost_.contains(member)) awaited.insert(member);
       }
+      if (job_is_over_) awaited.clear();
       return !awaited.empty();
     };
     const bool all = wait(lock, deadline, [&] { return !here(); });
@@ -431,9 +436,7 @@ void Membership::take(const StoreEvent& event) {
   const bool put = event.kind == StoreEvent::Kind::put;
   if (event.key == job_key) {
     // Withdrawn at the end; another one means another scheduler.
-    if (put && "push_pull/" + decode(event.value).id + "/" != prefix_) {
-      lose_scheduler("another one was started in its place; start this node again");
-    }
+    if (put && "push_pull/" + decode(event.value).id + "/" != prefix_) begin_of_another_job();
     return;
   }
   if (!event.key.starts_with(prefix_)) return;
@@ -463,6 +466,17 @@ void Membership::take(const StoreEvent& event) {
     }
   }
   changed_.notify_all();
+}
+
+// To one that leaves it says that the job is over, as it wants to know: the next one has begun.
+void Membership::begin_of_another_job() {
+  {
+    const Lock lock(mutex_);
+    job_is_over_ = leaving_;
+    changed_.notify_all();
+    if (leaving_) return;
+  }
+  lose_scheduler("another one was started in its place; start this node again");
 }
 
 void Membership::lose(const Member& member) {

@@ -83,6 +83,7 @@ class Membership {
   bool wait(Lock& lock, Deadline deadline, Done done);
   void follow_changes();
   void take(const StoreEvent& event);
+  void begin_of_another_job();
   void lose(const Member& member);
   void lose_scheduler(const std::string& why);
   void close() noexcept;
@@ -108,6 +109,8 @@ class Membership {
   std::optional<Status> another_gave_up_;
   std::optional<Status> scheduler_lost_;
   std::set<Barrier*> barriers_;
+  bool leaving_ = false;
+  bool job_is_over_ = false;
   bool closed_ = false;
   std::thread follower_;
 };

@@ -131,6 +131,28 @@ def barriers_and_stop_do_not_wait_for_the_dead(new_job: NewJob) -> None:
         node.result()
 
 
+def a_scheduler_that_stood_still_loses_nobody(new_job: NewJob) -> None:
+    """For longer than leases live. The next job begins as soon as it has left this one."""
+    cluster = new_job(2, 1).init()
+    cluster.scheduler.signal(signal.SIGSTOP)
+    time.sleep(8)
+    cluster.scheduler.signal(signal.SIGCONT)
+    members = [*cluster.servers, *cluster.workers]
+    for node in members:
+        node.start(roles.call, "barrier", True, True)
+    for node in members:
+        node.result()
+    for node in cluster.all:
+        node.start(roles.stop)
+    cluster.scheduler.result()
+    cluster.scheduler.start(roles.init)
+    for node in members:
+        node.result()
+        node.start(roles.init)
+    for node in cluster.all:
+        node.result()
+
+
 def stop_names_who_has_not(new_job: NewJob) -> None:
     cluster = new_job(1, 1).init()
     cluster.workers[0].start(roles.stop, 2.0)
@@ -149,6 +171,7 @@ CASES = [
     without_a_scheduler_there_is_no_start,
     traffic_goes_on_without_the_scheduler,
     barriers_and_stop_do_not_wait_for_the_dead,
+    a_scheduler_that_stood_still_loses_nobody,
     stop_names_who_has_not,
 ]
 
