@@ -105,7 +105,7 @@ std::string RemoteStore::call(Op op, const std::string& body, Deadline deadline,
   encoder.raw(body);
   call.frame = encode_frame(id, static_cast<std::uint8_t>(op), encoder.bytes());
   if (connected_) send(call.frame);
-  if (pause_ > Duration::zero()) fail_revokes({Code::unreachable, last_failure_});
+  if (pause_ > Duration::zero()) fail_hopeless({Code::unreachable, last_failure_});
 
   bool answered = false;
   try {
@@ -227,7 +227,7 @@ void RemoteStore::connect(Lock& lock, Deadline deadline) {
     pause_ = std::clamp<Duration>(pause_ * 2, first_pause, longest_pause);
     // Trying again would not help.
     if (error.code() != Code::unreachable) fail_all(error.status());
-    fail_revokes(error.status());
+    fail_hopeless(error.status());
   }
 }
 
@@ -277,10 +277,11 @@ void RemoteStore::fail_all(const Status& status) {
   refusal_ = status;
 }
 
-// A lease that cannot be revoked lapses by itself: that is not worth waiting for a server.
-void RemoteStore::fail_revokes(const Status& status) {
+// What need not wait for a server that is away. A lease that cannot be revoked lapses by itself, and
+// a server that this process has stopped is not expected back.
+void RemoteStore::fail_hopeless(const Status& status) {
   for (const auto& [_, call] : calls_) {
-    if (call->op != Op::revoke) continue;
+    if (call->op != Op::revoke && !server_ended_here_) continue;
     call->done = true;
     call->status = status;
     call->waiter->wake.notify_all();

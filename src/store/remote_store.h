@@ -85,7 +85,7 @@ class RemoteStore final : public RequestStore {
   void attach(Lock& lock, os::Fd socket, const Hello& server);
   void disconnect(const std::string& reason);
   void fail_all(const Status& status);
-  void fail_revokes(const Status& status);
+  void fail_hopeless(const Status& status);
   void send(std::string_view frame);
   void send_watch(WatchState& watch);
   void send_cancel(std::uint64_t id);

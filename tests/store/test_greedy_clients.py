@@ -150,4 +150,4 @@ def test_the_patterns_of_one_client_are_counted(store_server: StoreServer) -> No
         client.sendall(pattern_wait(1002, b"/default/*/one more"))
         store.set("one more", "x")
         assert reply(client)[:2] == (1002, 0)
-        assert store.wait_for_keys("one*", 1, timeout=5) == ["one more"]
+        assert store.wait_for_keys("one*", 1, value=None, timeout=5) == ["one more"]

@@ -278,6 +278,8 @@ print(server.port)
 sys.stdin.readline()
 child = os.fork()
 if child == 0:
+    for stream in range(3):
+        os.close(stream)  # who reads them waits for their end
     time.sleep(600)
     os._exit(0)
 print(child)
@@ -312,6 +314,8 @@ from tensorbus.kvstore import connect
 store = connect(sys.argv[1])
 child = os.fork()
 if child == 0:
+    for stream in range(3):
+        os.close(stream)  # who reads them waits for their end
     time.sleep(600)
     os._exit(0)
 print(child)
@@ -373,6 +377,8 @@ def test_stop_sends_what_is_owed(start_server: StartServer) -> None:
             read = pool.submit(lambda: [reply(client)[0] for _ in range(8)])
             server.process.signal(SIGTERM)
             assert read.result(20) == list(range(1, 9))
+        number, code, _ = reply(client)
+        assert (number, code != 0) == (0, True), "its farewell, to no request"
         assert client.recv(1) == b""
     assert server.process.wait() == 0, server.process.errors
 

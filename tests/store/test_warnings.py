@@ -60,7 +60,10 @@ with StoreServer("127.0.0.1", 0) as server:
     store = connect(server.url)
     store.set("key", "x", lease=store.lease(0.3))
 time.sleep(1)  # in which it tries to renew
-store.close()
+try:
+    store.get("key", timeout=600)  # it does not come back by itself
+except ConnectionError:
+    store.close()
 print("closed")
 """
 
