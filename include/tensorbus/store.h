@@ -121,7 +121,8 @@ class Lease {
   virtual bool alive() const noexcept = 0;
   // Counts the time to live anew. Only needed for a lease made without keep-alive.
   virtual void refresh(Deadline deadline) = 0;
-  // Removes its keys now.
+  // Removes its keys now. Does not wait for a server that cannot be reached, Error(unreachable):
+  // whatever is thrown, the lease is not renewed any more and lapses by itself.
   virtual void revoke(Deadline deadline) = 0;
 };
 
@@ -199,14 +200,16 @@ struct StoreUrl {
 
 struct ConnectOptions {
   Deadline deadline = Deadline::after(std::chrono::seconds(30));
-  // Proven to a server that asks for it; never sent. Default: TENSORBUS_TOKEN.
+  // Proven to the server, who must prove it too: one that does not ask for it is refused with
+  // Error(denied). Never sent. Default: TENSORBUS_TOKEN.
   std::optional<std::string> token;
 };
 
 std::unique_ptr<Store> connect(const StoreUrl& url, const ConnectOptions& options = {});
 
 // Our protocol if the server speaks it, else torch's: sends our hello first and falls back when the
-// server closes or stays silent for a second.
+// server closes or stays silent for a second. Not with a token, which torch's protocol cannot
+// carry.
 std::unique_ptr<Store> connect_tcp(const StoreUrl::Host& host, const ConnectOptions& options = {});
 
 // Full names of keys: `{space}/{component}/{key}`.
@@ -228,10 +231,10 @@ class KeyScope {
 };
 
 struct StoreServerOptions {
-  std::string host = "127.0.0.1";  // the only address it listens on
-  std::uint16_t port = 29500;      // 0 picks a free one
-  std::string journal;             // path; empty: state is lost with the process
-  std::optional<std::string> token;
+  std::string host = "127.0.0.1";    // the only address it listens on
+  std::uint16_t port = 29500;        // 0 picks a free one
+  std::string journal;               // path; empty: state is lost with the process
+  std::optional<std::string> token;  // that clients must prove. Default: TENSORBUS_TOKEN
   bool allow_torch = false;  // admit torch clients, who cannot prove a token, although one is set
   Duration greeting_time = std::chrono::seconds(10);  // who is silent for longer is hung up on
   // Called once, on the server's thread, if it must stop serving (its journal cannot be written).

@@ -110,7 +110,7 @@ class StoreDirectory final : public Directory {
 
   // Again and again, until it is done or we stop. True if done.
   bool insist(const std::function<void()>& call) {
-    while (true) {
+    for (bool again = false;; again = true) {
       try {
         call();
         if (std::exchange(unreachable_, false)) post(Reachable{});
@@ -118,7 +118,8 @@ class StoreDirectory final : public Directory {
       } catch (...) {
         const Status why = current_exception_status();
         if (stopping()) return false;
-        if (!std::exchange(unreachable_, true)) post(Reachable{why});
+        // Told when it lasts: who ends together with its store has nobody to tell.
+        if (again && !std::exchange(unreachable_, true)) post(Reachable{why});
       }
       pause(between_tries);
       if (stopping()) return false;

@@ -277,8 +277,8 @@ void RemoteStore::fail_all(const Status& status) {
   refusal_ = status;
 }
 
-// What need not wait for a server that is away. A lease that cannot be revoked lapses by itself, and
-// a server that this process has stopped is not expected back.
+// What need not wait for a server that is away. A lease that cannot be revoked lapses by itself,
+// and a server that this process has stopped is not expected back.
 void RemoteStore::fail_hopeless(const Status& status) {
   for (const auto& [_, call] : calls_) {
     if (call->op != Op::revoke && !server_ended_here_) continue;

@@ -60,16 +60,39 @@ with StoreServer("127.0.0.1", 0) as server:
     store = connect(server.url)
     store.set("key", "x", lease=store.lease(0.3))
 time.sleep(1)  # in which it tries to renew
+store.timeout = 600
 try:
-    store.get("key", timeout=600)  # it does not come back by itself
+    store.get("key")  # of a server that does not come back by itself
 except ConnectionError:
     store.close()
 print("closed")
 """
 
 
-def test_a_process_that_has_ended_its_own_store_says_nothing(start_python: Start) -> None:
-    child = start_python(ENDS_ITS_OWN_STORE)
+AGENTS_OF_ITS_OWN_STORE = """
+import threading
+import torch
+from tensorbus import TensorBusClient
+from tensorbus.kvstore import StoreServer
+with StoreServer(port=0) as store:
+    trainer = TensorBusClient.embedded(store.url, rank=0).link("trainer", "engine", 1)
+    engine = TensorBusClient.embedded(store.url, rank=1).link("engine", "trainer", 1)
+    weights = {"weight": torch.ones(3)}
+    sending = threading.Thread(target=trainer.send_state_dict, args=["policy", weights])
+    sending.start()
+    engine.recv_state_dict("policy", {"weight": torch.empty(3)})
+    sending.join()
+print("closed")
+"""
+
+
+@pytest.mark.parametrize(
+    "script", [ENDS_ITS_OWN_STORE, AGENTS_OF_ITS_OWN_STORE], ids=["client", "agents"]
+)
+def test_a_process_that_has_ended_its_own_store_says_nothing(
+    start_python: Start, script: str
+) -> None:
+    child = start_python(script)
     assert child.line() == "closed"
     assert child.wait() == 0
     assert child.errors == ""
