@@ -157,6 +157,24 @@ void Agent::take(const DirectoryEvent& event) {
           "register until it answers",
           rank(), unreachable_.message);
     }
+  } else if (const auto* refused = std::get_if<Refused>(&event)) {
+    record_refused(*refused);
+  }
+}
+
+void Agent::record_refused(const Refused& refused) {
+  log::error("bus: rank {}: the store refuses {}: {}", rank(), refused.key, refused.reason.message);
+  const Status why{refused.reason.code,
+                   "the store refuses what others must know of it: " + refused.reason.message};
+  const auto key = parse_key(refused.key);
+  if (!key) return;
+  if (const auto* pair = std::get_if<PairKey>(&*key);
+      pair != nullptr && pairs_.contains(pair->end)) {
+    fail_pair(pair->end, why, false);
+  }
+  if (const auto* batch = std::get_if<BatchKey>(&*key)) {
+    const auto found = batches_.find({batch->batch, batch->side});
+    if (found != batches_.end()) found->second->refused(why);
   }
 }
 

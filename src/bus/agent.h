@@ -88,6 +88,7 @@ class Agent {
   void end_session(std::uint64_t session, const Status& why);
   std::uint64_t incarnation(std::uint64_t session);
   void lease_lost();
+  void record_refused(const Refused& refused);
   void publish_self();
   void look_at_self(const std::optional<std::string>& value);
   // agent_commands.cc

@@ -40,6 +40,7 @@ void Batch::register_for(CommandId id, Deadline deadline) {
 void Batch::publish_as(std::uint64_t incarnation) {
   record_.incarnation = incarnation;
   context_.directory.publish(to_text(key_), encode(record_));
+  if (shown_version_) publish_version(*shown_version_);
 }
 
 void Batch::complete(CommandId id, Outcome outcome) {

@@ -46,6 +46,8 @@ class Batch {
   bool idle() const noexcept { return queue_.empty() && !registering_ && !closing_; }
   // The agent counts as another from now on.
   void publish_as(std::uint64_t incarnation);
+  // The store will not take its record.
+  void refused(const Status& why);
   void transfer(CommandId id, const Transfer& transfer, Deadline deadline);
   void query(CommandId id, const QuerySignal& query, Deadline deadline);
   void query_versions(CommandId id);

@@ -413,6 +413,10 @@ void Batch::check_registered() {
   answer(std::exchange(registering_, std::nullopt)->id, Status{});
 }
 
+void Batch::refused(const Status& why) {
+  if (registering_) fail_registration(why, false);
+}
+
 void Batch::fail_registration(const Status& why, bool tell) {
   disputed_ = others();
   if (tell) {

@@ -17,14 +17,15 @@ struct Changed {
   std::string key;
   std::optional<std::string> value;
 };
-// The answer to compare_and_set(): whether it swapped, and what the key holds now.
+// The answer to compare_and_set(): whether it swapped, and what the key holds now. Where the store
+// did not answer at first, a key that holds what was desired counts as swapped.
 struct Swapped {
   std::uint64_t request = 0;
   bool swapped = false;
   std::optional<std::string> value;
 };
-// The store took us for dead and has removed what we published; what is published from now on
-// counts again.
+// The store took us for dead and has removed what we published. What was published before this
+// event came out of poll() is not tried any more: publish again what shall be there.
 struct LeaseLost {
   Status reason;
 };
@@ -32,7 +33,12 @@ struct LeaseLost {
 struct Reachable {
   Status status;
 };
-using DirectoryEvent = std::variant<Changed, Swapped, LeaseLost, Reachable>;
+// The store will never take this publish(), whatever its state: too large, say.
+struct Refused {
+  std::string key;
+  Status reason;
+};
+using DirectoryEvent = std::variant<Changed, Swapped, LeaseLost, Reachable, Refused>;
 
 // Owned and polled by one thread; no call blocks. Requests are carried out in order, once each, and
 // tried again while the store cannot be reached. Keys are relative to the bus's prefix.

@@ -32,23 +32,24 @@ SimulatedStore::Client::~Client() {
 }
 
 void SimulatedStore::Client::publish(std::string key, std::string value) {
-  requests_.push_back([this, key = std::move(key), value = std::move(value)] {
-    published_[key] = value;
-    store_.set(key, value);
-  });
+  if (loss_untold_) return;
+  requests_.push_back({true, [this, key = std::move(key), value = std::move(value)] {
+                         published_[key] = value;
+                         store_.set(key, value);
+                       }});
 }
 
 void SimulatedStore::Client::withdraw(std::string key) {
-  requests_.push_back([this, key = std::move(key)] {
-    published_.erase(key);
-    store_.set(key, std::nullopt);
-  });
+  requests_.push_back({false, [this, key = std::move(key)] {
+                         published_.erase(key);
+                         store_.set(key, std::nullopt);
+                       }});
 }
 
 void SimulatedStore::Client::compare_and_set(std::string key, std::optional<std::string> expected,
                                              std::string desired, std::uint64_t request) {
-  requests_.push_back([this, key = std::move(key), expected = std::move(expected),
-                       desired = std::move(desired), request] {
+  auto swap = [this, key = std::move(key), expected = std::move(expected),
+               desired = std::move(desired), request] {
     const auto found = store_.values.find(key);
     const bool equal = found == store_.values.end() ? !expected : expected == found->second;
     if (equal) store_.set(key, desired);
@@ -56,19 +57,23 @@ void SimulatedStore::Client::compare_and_set(std::string key, std::optional<std:
     pending_.push_back(Swapped{
         request, equal,
         now == store_.values.end() ? std::nullopt : std::optional<std::string>(now->second)});
-  });
+  };
+  requests_.push_back({false, std::move(swap)});
 }
 
 std::span<const DirectoryEvent> SimulatedStore::Client::poll() {
   returned_ = std::exchange(arrived_, {});
+  for (const DirectoryEvent& event : returned_) {
+    if (std::holds_alternative<LeaseLost>(event)) loss_untold_ = false;
+  }
   return returned_;
 }
 
 bool SimulatedStore::Client::advance_request() {
   if (requests_.empty()) return false;
-  const auto request = std::move(requests_.front());
+  const Request request = std::move(requests_.front());
   requests_.pop_front();
-  request();
+  request.carry_out();
   return true;
 }
 
@@ -83,6 +88,8 @@ void SimulatedStore::Client::expire() {
   for (const auto& [key, value] : std::exchange(published_, {})) {
     store_.set(key, std::nullopt);
   }
+  std::erase_if(requests_, [](const Request& each) { return each.publishes; });
+  loss_untold_ = true;
   pending_.push_back(LeaseLost{{Code::peer_lost, "its lease has lapsed"}});
 }
 

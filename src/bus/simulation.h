@@ -69,7 +69,12 @@ class SimulatedStore::Client final : public Directory {
  private:
   friend class SimulatedStore;
   SimulatedStore& store_;
-  std::deque<std::function<void()>> requests_;
+  struct Request {
+    bool publishes = false;
+    std::function<void()> carry_out;
+  };
+  std::deque<Request> requests_;
+  bool loss_untold_ = false;            // LeaseLost is on the way
   std::deque<DirectoryEvent> pending_;  // on the way to us
   std::vector<DirectoryEvent> arrived_;
   std::vector<DirectoryEvent> returned_;

@@ -8,18 +8,14 @@
 #include <thread>
 #include <vector>
 
+#include "base/log.h"
 #include "base/secret.h"
 #include "os/poll.h"
 
 namespace tensorbus::bus {
 namespace {
 
-using std::chrono::milliseconds;
-
 constexpr const char* component = "bus";
-constexpr Duration one_try = std::chrono::seconds(1);
-constexpr Duration between_tries = milliseconds(100);
-constexpr Duration look_at_lease_every = milliseconds(500);
 
 struct Publish {
   std::string key;
@@ -53,6 +49,7 @@ class StoreDirectory final : public Directory {
     {
       const std::lock_guard lock(mutex_);
       stopping_ = true;
+      ends_by_ = Deadline::after(options_.one_try);
     }
     wake_.notify_all();
     cancellation_.cancel();
@@ -75,6 +72,7 @@ class StoreDirectory final : public Directory {
     if (events_.empty()) return {};
     ready_.drain();
     returned_.swap(events_);
+    loss_untold_ = false;
     return returned_;
   }
   bool arm() override {
@@ -87,6 +85,8 @@ class StoreDirectory final : public Directory {
   void push(Request request) {
     {
       const std::lock_guard lock(mutex_);
+      // Whoever publishes does not know yet that its lease is lost.
+      if (loss_untold_ && std::holds_alternative<Publish>(request)) return;
       requests_.push_back(std::move(request));
     }
     wake_.notify_all();
@@ -94,6 +94,9 @@ class StoreDirectory final : public Directory {
 
   void post(DirectoryEvent event) {
     const std::lock_guard lock(mutex_);
+    post_locked(std::move(event));
+  }
+  void post_locked(DirectoryEvent event) {
     events_.push_back(std::move(event));
     ready_.signal();
   }
@@ -108,78 +111,113 @@ class StoreDirectory final : public Directory {
     wake_.wait_for(lock, time, [this] { return stopping_; });
   }
 
-  // Again and again, until it is done or we stop. True if done.
-  bool insist(const std::function<void()>& call) {
-    for (bool again = false;; again = true) {
-      try {
-        call();
-        if (std::exchange(unreachable_, false)) post(Reachable{});
-        return true;
-      } catch (...) {
-        const Status why = current_exception_status();
-        if (stopping()) return false;
-        // Told when it lasts: who ends together with its store has nobody to tell.
-        if (again && !std::exchange(unreachable_, true)) post(Reachable{why});
-      }
-      pause(between_tries);
-      if (stopping()) return false;
-    }
+  Deadline one_try() {
+    const std::lock_guard lock(mutex_);
+    return sooner(Deadline::after(options_.one_try), ends_by_);
   }
 
   void make_requests() {
-    while (true) {
-      Request request;
-      {
-        std::unique_lock lock(mutex_);
-        const bool work = wake_.wait_for(lock, look_at_lease_every,
-                                         [this] { return stopping_ || !requests_.empty(); });
-        // Who leaves does not wait for a store that is away.
-        if (stopping_ && (requests_.empty() || unreachable_)) break;
-        if (!work || requests_.empty()) {
-          lock.unlock();
-          look_at_lease();
-          continue;
-        }
-        request = std::move(requests_.front());
-        requests_.pop_front();
-      }
-      look_at_lease();
-      if (!insist([&] { std::visit([this](const auto& each) { make(each); }, request); })) break;
+    while (const std::optional<Request> request = next_request()) {
+      if (!carry_out(*request)) break;
     }
     try {
-      if (lease_ != nullptr) lease_->revoke(Deadline::after(one_try));
-    } catch (const Error&) {
+      if (lease_ != nullptr) lease_->revoke(Deadline::after(options_.one_try));
+    } catch (const std::exception&) {
       // It lapses by itself.
     }
   }
 
-  void look_at_lease() {
-    if (lease_ == nullptr || lease_->alive()) return;
-    lease_.reset();
-    post(LeaseLost{{Code::peer_lost, "its lease at the store has lapsed"}});
+  // Nothing when we stop.
+  std::optional<Request> next_request() {
+    while (true) {
+      look_at_lease();
+      std::unique_lock lock(mutex_);
+      wake_.wait_for(lock, options_.look_at_lease_every,
+                     [this] { return stopping_ || !requests_.empty(); });
+      // Who leaves does not wait for a store that is away.
+      const bool hopeless = unreachable_ || ends_by_.expired();
+      if (stopping_ && (requests_.empty() || hopeless)) return std::nullopt;
+      if (requests_.empty()) continue;
+      Request request = std::move(requests_.front());
+      requests_.pop_front();
+      return request;
+    }
   }
 
-  void make(const Publish& each) {
-    const Deadline deadline = Deadline::after(one_try);
+  // Again and again, until it is done, refused or overtaken by the loss of the lease. False if we
+  // stop before that.
+  bool carry_out(const Request& request) {
+    for (bool repeated = false;; repeated = true) {
+      const bool lost = look_at_lease();
+      if (lost && std::holds_alternative<Publish>(request)) return true;
+      try {
+        std::visit([&](const auto& each) { make(each, repeated); }, request);
+        tell_reachable({});
+        return true;
+      } catch (...) {
+        const Status why = current_exception_status();
+        if (why.code == Code::invalid_argument) {
+          std::visit([&](const auto& each) { refuse(each, why); }, request);
+          return true;
+        }
+        if (stopping()) return false;
+        // Told when it lasts: who ends together with its store has nobody to tell.
+        if (repeated) tell_reachable(why);
+      }
+      pause(options_.between_tries);
+    }
+  }
+
+  void tell_reachable(const Status& status) {
+    if (std::exchange(unreachable_, !status.ok()) == status.ok()) post(Reachable{status});
+  }
+
+  // Before every try: a call under a lease that has lapsed fails for ever. True if it was lost.
+  bool look_at_lease() {
+    if (lease_ == nullptr || lease_->alive()) return false;
+    lease_.reset();
+    const std::lock_guard lock(mutex_);
+    // They speak of an incarnation that the others take for dead.
+    std::erase_if(requests_,
+                  [](const Request& each) { return std::holds_alternative<Publish>(each); });
+    loss_untold_ = true;
+    post_locked(LeaseLost{{Code::peer_lost, "its lease at the store has lapsed"}});
+    return true;
+  }
+
+  void make(const Publish& each, bool) {
+    const Deadline deadline = one_try();
     if (lease_ == nullptr) lease_ = store_->lease(options_.time_to_live, {}, deadline);
     const Entry entry{each.key, each.value};
     store_->set(std::span(&entry, 1), deadline, lease_.get());
   }
-  void make(const Withdraw& each) { store_->erase(each.key, Deadline::after(one_try)); }
-  void make(const CompareAndSet& each) {
-    const Swap swap =
-        store_->compare_and_set(each.key, each.expected, each.desired, Deadline::after(one_try));
-    post(Swapped{each.request, swap.swapped, swap.value});
+  void make(const Withdraw& each, bool) { store_->erase(each.key, one_try()); }
+  void make(const CompareAndSet& each, bool repeated) {
+    const Swap swap = store_->compare_and_set(each.key, each.expected, each.desired, one_try());
+    // A try without an answer may have done it.
+    const bool done_before = repeated && swap.value == each.desired;
+    post(Swapped{each.request, swap.swapped || done_before, swap.value});
+  }
+
+  void refuse(const Publish& each, const Status& why) {
+    post(Refused{std::string(scope_.local(each.key)), why});
+  }
+  void refuse(const Withdraw& each, const Status& why) {
+    log::error("bus: {} cannot be withdrawn: {}", each.key, why.message);
+  }
+  void refuse(const CompareAndSet& each, const Status& why) {
+    log::error("bus: {} cannot be set: {}", each.key, why.message);
+    post(Swapped{each.request, false, std::nullopt});
   }
 
   void watch() {
     std::set<std::string> known;
     while (!stopping()) {
       try {
-        const auto watch = store_->watch(scope_.prefix(), true, Deadline::after(one_try));
+        const auto watch = store_->watch(scope_.prefix(), true, one_try());
         // What vanished while nobody watched.
         std::set<std::string> there;
-        for (std::string& key : store_->list(scope_.prefix(), Deadline::after(one_try))) {
+        for (std::string& key : store_->list(scope_.prefix(), one_try())) {
           there.insert(std::move(key));
         }
         std::erase_if(known, [&](const std::string& key) {
@@ -200,7 +238,7 @@ class StoreDirectory final : public Directory {
           post(std::move(changed));
         }
       } catch (...) {
-        pause(between_tries);
+        pause(options_.between_tries);
       }
     }
   }
@@ -213,6 +251,8 @@ class StoreDirectory final : public Directory {
   std::mutex mutex_;
   std::condition_variable wake_;
   bool stopping_ = false;
+  Deadline ends_by_ = Deadline::never();  // once we stop
+  bool loss_untold_ = false;              // LeaseLost waits among the events
   std::deque<Request> requests_;
   std::vector<DirectoryEvent> events_;
   std::vector<DirectoryEvent> returned_;
