@@ -303,7 +303,7 @@ std::array<int, 3> Agent::fds() const noexcept {
 }
 
 TimePoint Agent::wake_at() const {
-  TimePoint at = std::min(next_beat_, parts_.fabric.wake_at());
+  TimePoint at = std::min({next_beat_, parts_.fabric.wake_at(), parts_.channel.wake_at()});
   for (const auto& [end, here] : pairs_) {
     for (const auto& [id, deadline] : here.waiting) at = std::min(at, deadline.at());
   }

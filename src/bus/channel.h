@@ -57,6 +57,8 @@ class Channel {
   // To sleep: arm(); if true wait until fd() is readable, then poll(). False: there is work now.
   virtual bool arm() = 0;
   virtual int fd() const noexcept = 0;
+  // When to poll() next although nothing is readable.
+  virtual TimePoint wake_at() const noexcept { return TimePoint::max(); }
 };
 
 // A submitted command, at the client. Any thread may ask.

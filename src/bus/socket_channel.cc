@@ -27,6 +27,7 @@ constexpr Duration time_to_return = std::chrono::seconds(10);
 constexpr Duration look_every = std::chrono::microseconds(100);
 // One client's messages per poll, so that a busy one does not keep the loop.
 constexpr int most_frames_at_once = 64;
+constexpr int most_accepted_at_once = 64;
 
 enum class Source : std::uint32_t { listener, socket, process };
 
@@ -58,7 +59,7 @@ class SocketChannelEnd final : public SocketChannel {
         listener_(os::listen_unix_path(path_)),
         epoll_(::epoll_create1(EPOLL_CLOEXEC)) {
     if (!epoll_) os::throw_errno("epoll_create");
-    watch(EPOLL_CTL_ADD, listener_.get(), EPOLLIN, Source::listener, 0);
+    watch_listener(EPOLL_CTL_ADD, EPOLLIN);
     restore_sessions();
   }
 
@@ -69,6 +70,7 @@ class SocketChannelEnd final : public SocketChannel {
 
   std::span<const ChannelEvent> poll() override {
     write_ends();
+    if (shortage_.pause_is_over(now())) watch_listener(EPOLL_CTL_MOD, EPOLLIN);
     if (std::exchange(armed_, false) || now() >= next_look_) look_at_descriptors();
     drop_missing();
     drop_gone();
@@ -96,6 +98,7 @@ class SocketChannelEnd final : public SocketChannel {
     return armed_;
   }
   int fd() const noexcept override { return epoll_.get(); }
+  TimePoint wake_at() const noexcept override { return shortage_.until(); }
   void remove_at_close() noexcept override { journal_.remove_at_close(); }
 
  private:
@@ -141,6 +144,10 @@ class SocketChannelEnd final : public SocketChannel {
     event.events = what;
     event.data.u64 = (static_cast<std::uint64_t>(source) << 32) | number;
     if (::epoll_ctl(epoll_.get(), action, fd, &event) != 0) os::throw_errno("epoll_ctl");
+  }
+
+  void watch_listener(int action, std::uint32_t what) {
+    watch(action, listener_.get(), what, Source::listener, 0);
   }
 
   void watch_process(Client& client) {
@@ -193,19 +200,30 @@ class SocketChannelEnd final : public SocketChannel {
   }
 
   void accept_clients() {
-    while (true) {
-      os::Fd accepted = os::accept_unix(listener_);
-      if (!accepted) return;
-      const os::Credentials peer = os::peer_credentials(accepted);
-      if (peer.uid != ::geteuid()) {
-        log::warn("a process of user {} was sent away", peer.uid);
-        continue;
+    try {
+      for (int count = 0; count < most_accepted_at_once; ++count) {
+        os::Fd accepted = os::accept_unix(listener_, shortage_, now());
+        if (!accepted) break;
+        admit_client(std::move(accepted));
       }
-      Client& client = new_client();
-      client.pid = peer.pid;
-      client.socket = std::make_unique<FrameSocket>(std::move(accepted));
-      watch(EPOLL_CTL_ADD, client.socket->socket().get(), EPOLLIN, Source::socket, client.number);
+    } catch (const std::exception& error) {
+      log::warn("a client is not accepted: {}", error.what());
     }
+    if (shortage_.until() != TimePoint::max()) watch_listener(EPOLL_CTL_MOD, 0);
+  }
+
+  void admit_client(os::Fd accepted) {
+    const os::Credentials peer = os::peer_credentials(accepted);
+    if (peer.uid != ::geteuid()) {
+      log::warn("a process of user {} was sent away", peer.uid);
+      return;
+    }
+    auto socket = std::make_unique<FrameSocket>(std::move(accepted));
+    const int fd = socket->socket().get();
+    watch(EPOLL_CTL_ADD, fd, EPOLLIN, Source::socket, last_number_ + 1);
+    Client& client = new_client();
+    client.pid = peer.pid;
+    client.socket = std::move(socket);
   }
 
   Client* find(std::uint32_t number) {
@@ -234,7 +252,7 @@ class SocketChannelEnd final : public SocketChannel {
       if (client->socket->closed()) {
         end(*client, {Code::peer_lost, fmt::format("process {} has ended", client->pid)});
       }
-    } catch (const Error& error) {
+    } catch (const std::exception& error) {
       log::warn("the client of process {} is sent away: {}", client->pid, error.what());
       end(*client, {Code::failed, error.what()});
     }
@@ -447,6 +465,7 @@ class SocketChannelEnd final : public SocketChannel {
   const std::string path_;
   QueueJournal journal_;
   os::Fd listener_;
+  os::Shortage shortage_{"the agent"};
   os::Fd epoll_;
   std::map<std::uint32_t, std::unique_ptr<Client>> clients_;
   std::uint32_t last_number_ = 0;

@@ -19,6 +19,8 @@ constexpr std::size_t most_spare_bodies = 64;
 constexpr std::size_t first_spare_bodies = 8;
 constexpr std::size_t usual_body_bytes = 512;
 constexpr Duration greeting_time = std::chrono::seconds(5);
+constexpr Duration between_knocks = std::chrono::milliseconds(2);
+constexpr int most_accepted_at_once = 64;
 
 std::uint64_t socket_tag(const ShmPeer& peer) { return 2 * peer.serial; }
 std::uint64_t pidfd_tag(const ShmPeer& peer) { return 2 * peer.serial + 1; }
@@ -70,9 +72,12 @@ ShmCore::~ShmCore() {
 }
 
 void ShmCore::watch_descriptor(int fd, std::uint64_t tag, bool writable) {
+  watch(fd, tag, writable ? EPOLLIN | EPOLLOUT : EPOLLIN);
+}
+
+void ShmCore::watch(int fd, std::uint64_t tag, std::uint32_t what) {
   epoll_event event{};
-  event.events = EPOLLIN;
-  if (writable) event.events |= EPOLLOUT;
+  event.events = what;
   event.data.u64 = tag;
   if (::epoll_ctl(epoll_.get(), EPOLL_CTL_MOD, fd, &event) == 0) return;
   if (::epoll_ctl(epoll_.get(), EPOLL_CTL_ADD, fd, &event) != 0) os::throw_errno("epoll_ctl");
@@ -97,53 +102,72 @@ ShmCore::PeerPtr ShmCore::add_peer(ShmPeer::Stage stage, Identity identity, os::
 
 std::shared_ptr<Peer> ShmCore::connect(const Address& remote, const std::string& secret,
                                        Deadline deadline) {
-  os::Fd socket;
-  Status failure;
-  try {
-    if (remote.kind != "shm") throw Error(Code::invalid_argument, "this is no address of shm");
-    if (remote.identity.host != address_.identity.host) {
-      throw Error(Code::unreachable, "it is on another host or in another network namespace");
-    }
-    socket = os::connect_unix(remote.where);
-    check_identity(check_credentials(socket), remote.identity);
-  } catch (...) {
-    failure = current_exception_status();
-    failure.message = "cannot connect to " + to_string(remote.identity) + ": " + failure.message;
-    socket.reset();
-  }
-  const PeerPtr peer =
-      add_peer(ShmPeer::Stage::challenged, remote.identity, std::move(socket), deadline);
+  const PeerPtr peer = add_peer(ShmPeer::Stage::knocking, remote.identity, {}, deadline);
   peer->connector = true;
-  if (!failure.ok()) {
-    lose(peer, std::move(failure));
-    return peer;
-  }
   peer->secret = secret;
-  peer->hello = encode(Hello{greeting(), remote.identity});
-  post(peer, packet(PacketKind::hello, peer->hello));
+  peer->where = remote.where;
+  if (remote.kind != "shm") {
+    lose(peer, {Code::invalid_argument,
+                "cannot connect to " + to_string(remote.identity) + ": this is no address of shm"});
+  } else if (remote.identity.host != address_.identity.host) {
+    lose(peer, {Code::unreachable, "cannot connect to " + to_string(remote.identity) +
+                                       ": it is on another host or in another network namespace"});
+  } else {
+    knock(peer);
+  }
   return peer;
 }
 
-void ShmCore::accept_all() {
+// Whoever fills the other's backlog is accepted or sent away in a moment.
+void ShmCore::knock(const PeerPtr& peer) {
+  try {
+    os::Fd socket = os::connect_unix(peer->where);
+    peer->knocks_at = socket ? TimePoint::max() : options_.clock->now() + between_knocks;
+    if (!socket) return;
+    check_identity(check_credentials(socket), peer->identity());
+    peer->set_socket(std::move(socket));
+    say_hello(peer);
+  } catch (...) {
+    const Status why = current_exception_status();
+    lose(peer, {why.code, "cannot connect to " + to_string(peer->identity()) + ": " + why.message});
+  }
+}
+
+void ShmCore::say_hello(const PeerPtr& peer) {
+  watch_descriptor(peer->socket().get(), socket_tag(*peer));
+  peer->stage = ShmPeer::Stage::challenged;
+  peer->hello = encode(Hello{greeting(), peer->identity()});
+  post(peer, packet(PacketKind::hello, peer->hello));
+}
+
+// Not all that wait: a crowd of strangers must not keep the loop.
+void ShmCore::accept_some() {
   // The last poll may be long ago; whoever comes has its time from now on.
   tell_time();
-  while (true) {
-    os::Fd socket;
+  for (int count = 0; count < most_accepted_at_once; ++count) {
     try {
-      socket = os::accept_unix(listener_);
+      os::Fd socket = os::accept_unix(listener_, shortage_, last_poll_);
+      if (!socket) break;
+      admit(std::move(socket));
     } catch (const Error& error) {
-      // Out of descriptors: those that wait are taken when there are some again.
-      log::warn("shm: cannot accept a connection: {}", error.what());
-    }
-    if (!socket) return;
-    const PeerPtr peer = add_peer(ShmPeer::Stage::greeting, {}, std::move(socket),
-                                  Deadline(last_poll_ + greeting_time));
-    try {
-      peer->pid = check_credentials(peer->socket());
-    } catch (const Error& error) {
-      refuse(peer, error.status());
+      log::warn("shm: a connection is not accepted: {}", error.what());
+      break;
     }
   }
+  if (shortage_.until() != TimePoint::max()) watch(listener_.get(), listener_tag, 0);
+}
+
+void ShmCore::admit(os::Fd socket) {
+  pid_t pid = 0;
+  try {
+    pid = check_credentials(socket);
+  } catch (const Error& error) {
+    log::debug("shm: {}", error.what());
+    os::send_packet(socket, packet(PacketKind::refuse, encode(error.status())));
+    return;
+  }
+  add_peer(ShmPeer::Stage::greeting, {}, std::move(socket), Deadline(last_poll_ + greeting_time))
+      ->pid = pid;
 }
 
 void ShmCore::on_socket(const PeerPtr& peer) {
@@ -250,7 +274,7 @@ void ShmCore::on_proof(const PeerPtr& peer, std::string_view proof, std::vector<
   if (fds.size() != 1) throw Error(Code::failed, "it sent no memory for the connection");
   peer->link = std::make_unique<ShmLink>(fds.front(), ShmLink::Side::acceptor);
   const std::string answer = acceptor_proof(options_.secret, peer->hello, peer->challenge);
-  post(peer, packet(PacketKind::accept, answer), std::make_shared<os::Fd>(::dup(doorbell_.get())));
+  post(peer, packet(PacketKind::accept, answer), std::make_shared<os::Fd>(doorbell_.duplicate()));
   if (peer->stage == ShmPeer::Stage::proving) peer->stage = ShmPeer::Stage::accepting;
 }
 
@@ -264,7 +288,7 @@ void ShmCore::on_accept(const PeerPtr& peer, std::string_view proof, std::vector
       throw Error(Code::denied, "it does not know its own secret; it is not to be trusted");
     }
     // The acceptor's turn: with our doorbell it is up too.
-    post(peer, packet(PacketKind::accept, ""), std::make_shared<os::Fd>(::dup(doorbell_.get())));
+    post(peer, packet(PacketKind::accept, ""), std::make_shared<os::Fd>(doorbell_.duplicate()));
   }
   come_up(peer);
 }

@@ -80,7 +80,11 @@ class ShmCore final : public Fabric {
 
   // shm_connect.cc
   void watch_descriptor(int fd, std::uint64_t tag, bool writable = false);
-  void accept_all();
+  void watch(int fd, std::uint64_t tag, std::uint32_t what);
+  void knock(const PeerPtr& peer);
+  void say_hello(const PeerPtr& peer);
+  void accept_some();
+  void admit(os::Fd socket);
   PeerPtr add_peer(ShmPeer::Stage stage, Identity identity, os::Fd socket, Deadline deadline);
   void on_socket(const PeerPtr& peer);
   void on_packet(const PeerPtr& peer, os::Packet packet);
@@ -118,6 +122,7 @@ class ShmCore final : public Fabric {
   Address address_;
   os::Fd epoll_;
   os::Fd listener_;
+  os::Shortage shortage_{"shm"};
   os::EventFd doorbell_;
   std::map<std::uint64_t, PeerPtr> peers_;  // by serial
   std::vector<PeerPtr> polled_;             // the same, as the last poll found them

@@ -245,6 +245,7 @@ std::span<const Event> ShmCore::poll() {
     if (peer->stage == ShmPeer::Stage::lost) continue;
     if (!peer->up()) {
       handshakes_ = true;
+      if (peer->knocks_at <= now) knock(peer);
       if (peer->deadline.at() <= now) {
         lose(peer, {Code::timeout, to_string(peer->identity()) + " did not answer in time"});
       }
@@ -253,6 +254,7 @@ std::span<const Event> ShmCore::poll() {
     if (armed_) peer->link->in.awake();
     if (!peer->link->in.empty() || peer->ring_is_behind()) take_messages(peer);
   }
+  if (shortage_.pause_is_over(now)) watch_descriptor(listener_.get(), 0);
   if (armed_ || handshakes_ || now >= next_look_ || polls_ % polls_per_look == 0) {
     look_at_descriptors();
     next_look_ = now + look_every;
@@ -323,7 +325,7 @@ void ShmCore::look_at_descriptors() {
   for (int i = 0; i < count; ++i) {
     const std::uint64_t tag = events[i].data.u64;
     if (tag == 0) {
-      accept_all();
+      accept_some();
     } else if (tag == 1) {
       doorbell_.drain();
     } else if (const auto found = peers_.find(tag / 2); found != peers_.end()) {
@@ -366,12 +368,12 @@ bool ShmCore::arm() {
 }
 
 TimePoint ShmCore::wake_at() const noexcept {
-  TimePoint earliest = next_pulse_;
+  TimePoint earliest = std::min(next_pulse_, shortage_.until());
   for (const auto& [id, operation] : operations_) {
     earliest = std::min(earliest, operation.deadline.at());
   }
   for (const auto& [serial, peer] : peers_) {
-    if (!peer->up()) earliest = std::min(earliest, peer->deadline.at());
+    if (!peer->up()) earliest = std::min({earliest, peer->deadline.at(), peer->knocks_at});
   }
   return earliest;
 }

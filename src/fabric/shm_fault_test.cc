@@ -14,11 +14,13 @@
 #include <random>
 
 #include "base/clock.h"
+#include "base/log.h"
 #include "fabric/descriptor.h"
 #include "fabric/party.h"
 #include "fabric/pool.h"
 #include "fabric/shm_fabric.h"
 #include "fabric/shm_handshake.h"
+#include "os/no_descriptors.h"
 #include "os/poll.h"
 #include "os/quiet_fork.h"
 #include "os/unix_socket.h"
@@ -52,11 +54,12 @@ Tensor make_tensor(Pool* pool) {
   return tensor;
 }
 
-void sleep_until_something(Fabric& fabric) {
+void sleep_until(Fabric& fabric, Deadline deadline) {
   if (!fabric.arm()) return;
   pollfd descriptor{fabric.fd(), POLLIN, 0};
-  os::sleep_ready({&descriptor, 1}, Deadline(fabric.wake_at()));
+  os::sleep_ready({&descriptor, 1}, sooner(deadline, Deadline(fabric.wake_at())));
 }
+void sleep_until_something(Fabric& fabric) { sleep_until(fabric, Deadline::never()); }
 
 // A process that exposes a tensor and answers every message, until it is killed. It goes with the
 // test, however that ends.
@@ -431,6 +434,79 @@ TEST(ShmFaultTest, NonsenseOnTheSocketHurtsNobodyElse) {
   }
   EXPECT_TRUE(reader.read(source).ok());
   EXPECT_TRUE(reader.party.losses.empty());
+}
+
+// Both in this thread: whether they come to be connected.
+bool meet(Party& owner, Reader& reader, const Peer& peer) {
+  const Deadline deadline = Deadline::after(seconds(30));
+  while (!peer.up() && reader.party.losses.empty() && !deadline.expired()) {
+    owner.poll();
+    reader.party.poll();
+  }
+  return peer.up();
+}
+
+TEST(ShmFaultTest, AFullBacklogIsTriedAgain) {
+  Party owner(make_shm_fabric({"the owner", secret, nullptr}));
+  const std::string where = owner->address().where;
+  while (os::connect_unix(where)) {
+  }
+  Reader reader;
+  const auto peer = reader.party->connect(owner->address(), secret, Deadline::after(seconds(60)));
+  for (int i = 0; i < 10; ++i) reader.party.poll();
+  EXPECT_TRUE(reader.party.losses.empty()) << reader.party.losses.front().reason.message;
+  EXPECT_TRUE(meet(owner, reader, *peer));
+}
+
+TEST(ShmFaultTest, ABacklogThatStaysFullIsToldAtTheDeadline) {
+  Party owner(make_shm_fabric({"the owner", secret, nullptr}));
+  while (os::connect_unix(owner->address().where)) {
+  }
+  Reader reader;
+  reader.party->connect(owner->address(), secret, Deadline::after(milliseconds(50)));
+  ASSERT_TRUE(reader.until([&] { return !reader.party.losses.empty(); }));
+  EXPECT_EQ(reader.party.losses.front().reason.code, Code::timeout);
+}
+
+TEST(ShmFaultTest, ACrowdOfStrangersKeepsNobodyOut) {
+  if (::geteuid() != 0) GTEST_SKIP() << "only root can become another user";
+  const Owner owner({});
+  const pid_t crowd = os::fork_child([&] {
+    ::alarm(100);
+    if (::setgid(nobody_special) != 0 || ::setuid(nobody_special) != 0) ::_exit(3);
+    while (true) os::connect_unix(owner.descriptor().ways[0].where);
+  });
+  for (int i = 0; i < 3; ++i) {
+    Reader reader;
+    const Source source = reader.attach(reader.connect(owner.descriptor()), owner.descriptor());
+    EXPECT_TRUE(reader.read(source).ok());
+    EXPECT_TRUE(reader.party.losses.empty());
+  }
+  int status = 0;
+  EXPECT_EQ(::waitpid(crowd, &status, WNOHANG), 0) << "the crowd was there to the end";
+  ::kill(crowd, SIGKILL);
+  ::waitpid(crowd, &status, 0);
+}
+
+TEST(ShmFaultTest, WithoutDescriptorsConnectionsWait) {
+  Party owner(make_shm_fabric({"the owner", secret, nullptr}));
+  Reader reader;
+  owner.poll();
+  sleep_until(*owner, Deadline::after(milliseconds(1)));
+  const auto peer = reader.party->connect(owner->address(), secret, Deadline::after(seconds(60)));
+  log::set_level(log::Level::error);
+  int polls = 0;
+  {
+    const os::NoDescriptors none;
+    const Deadline a_while = Deadline::after(milliseconds(400));
+    for (; !a_while.expired(); ++polls) {
+      owner.poll();
+      sleep_until(*owner, a_while);
+    }
+  }
+  log::set_level(log::Level::info);
+  EXPECT_LT(polls, 50) << "it does not spin";
+  EXPECT_TRUE(meet(owner, reader, *peer));
 }
 
 }  // namespace

@@ -30,15 +30,16 @@ Ask decode_ask(std::string_view bytes) {
 
 ShmPeer::ShmPeer(std::uint64_t number, Stage first, Identity identity, os::Fd socket,
                  Deadline until)
-    : serial(number),
-      stage(first),
-      deadline(until),
-      identity_(std::move(identity)),
-      socket_(std::move(socket)) {
-  if (socket_) os::close_in_children(socket_.get());
+    : serial(number), stage(first), deadline(until), identity_(std::move(identity)) {
+  set_socket(std::move(socket));
 }
 
 ShmPeer::~ShmPeer() { close(); }
+
+void ShmPeer::set_socket(os::Fd socket) {
+  socket_ = std::move(socket);
+  if (socket_) os::close_in_children(socket_.get());
+}
 
 void ShmPeer::close() noexcept {
   stage = Stage::lost;

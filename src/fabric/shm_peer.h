@@ -47,6 +47,7 @@ Ask decode_ask(std::string_view bytes);
 class ShmPeer final : public Peer {
  public:
   enum class Stage {
+    knocking,    // connector: the other's backlog is full
     greeting,    // acceptor: waits for a hello
     proving,     // acceptor: waits for a proof
     challenged,  // connector: waits for the challenge
@@ -63,6 +64,8 @@ class ShmPeer final : public Peer {
 
   void set_identity(Identity identity) { identity_ = std::move(identity); }
   const os::Fd& socket() const noexcept { return socket_; }
+  // Of one that had none.
+  void set_socket(os::Fd socket);
   // Ends the connection for the other side too, whoever else has the socket.
   void close() noexcept;
 
@@ -85,6 +88,8 @@ class ShmPeer final : public Peer {
 
   // Handshake.
   bool connector = false;
+  std::string where;
+  TimePoint knocks_at = TimePoint::max();
   std::string secret;
   std::string hello;
   std::string challenge;

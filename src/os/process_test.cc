@@ -1,4 +1,5 @@
 #include "os/process.h"
+#include "base/clock.h"
 
 #include <fcntl.h>
 #include <gtest/gtest.h>
@@ -118,12 +119,17 @@ TEST(ProcessTest, APidfdKnowsItsPidWhileTheProcessLives) {
   EXPECT_EQ(pid_of(pidfd), 0);
 }
 
+Fd accept_one(const Fd& listener) {
+  Shortage shortage("test");
+  return accept_unix(listener, shortage, now());
+}
+
 TEST(UnixSocketTest, CarriesPacketsDescriptorsAndCredentials) {
   const std::string name = "tensorbus test " + std::to_string(::getpid());
   const Fd listener = listen_unix(name);
-  EXPECT_FALSE(accept_unix(listener));
+  EXPECT_FALSE(accept_one(listener));
   const Fd client = connect_unix(name);
-  const Fd server = accept_unix(listener);
+  const Fd server = accept_one(listener);
   ASSERT_TRUE(server);
   EXPECT_EQ(peer_credentials(server).pid, ::getpid());
   EXPECT_EQ(peer_credentials(client).uid, ::getuid());
@@ -152,7 +158,7 @@ TEST(UnixSocketTest, SaysWhenTheOtherEndIsGoneOrWasNeverThere) {
   const std::string name = "tensorbus gone " + std::to_string(::getpid());
   const Fd listener = listen_unix(name);
   Fd client = connect_unix(name);
-  const Fd server = accept_unix(listener);
+  const Fd server = accept_one(listener);
   client.reset();
   Packet packet;
   EXPECT_EQ(receive_packet(server, packet), Transfer::closed);
@@ -163,7 +169,7 @@ TEST(ForkTest, RegisteredDescriptorsAreClosedInChildren) {
   const std::string name = "tensorbus fork " + std::to_string(::getpid());
   const Fd listener = listen_unix(name);
   Fd client = connect_unix(name);
-  const Fd server = accept_unix(listener);
+  const Fd server = accept_one(listener);
   close_in_children(client.get());
   const Sleeper child;
   forget_in_children(client.get());

@@ -79,9 +79,15 @@ Fd listen_unix(const std::string& name) {
   return socket;
 }
 
-Fd accept_unix(const Fd& listener) {
+Fd accept_unix(const Fd& listener, Shortage& shortage, TimePoint now) {
   Fd socket(::accept4(listener.get(), nullptr, nullptr, SOCK_CLOEXEC | SOCK_NONBLOCK));
-  if (!socket && errno != EAGAIN && errno != EINTR && errno != ECONNABORTED) throw_errno("accept");
+  if (socket) {
+    shortage.end();
+  } else if (is_shortage(errno)) {
+    shortage.begin(errno, now);
+  } else if (errno != EAGAIN && errno != EINTR && errno != ECONNABORTED) {
+    throw_errno("accept");
+  }
   return socket;
 }
 
@@ -90,6 +96,7 @@ Fd connect_unix(const std::string& name) {
   Fd socket = new_socket();
   if (::connect(socket.get(), reinterpret_cast<const sockaddr*>(&remote.address), remote.size) !=
       0) {
+    if (errno == EAGAIN) return Fd();
     const bool nobody_listens = errno == ECONNREFUSED;
     std::string message = errno_message("cannot connect to its Unix socket", errno);
     if (nobody_listens) message += "; the process has died or closed it";

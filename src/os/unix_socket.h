@@ -9,6 +9,7 @@
 #include <vector>
 
 #include "os/fd.h"
+#include "os/shortage.h"
 
 namespace tensorbus::os {
 
@@ -18,10 +19,10 @@ inline constexpr std::size_t most_packet_bytes = 64 * 1024;
 
 // Listens on an abstract name (SOCK_SEQPACKET, non-blocking).
 Fd listen_unix(const std::string& name);
-// Nothing if nobody waits. Throws for what is wrong with the listener.
-Fd accept_unix(const Fd& listener);
-// Does not wait: a listener whose backlog is full is Error(unreachable), as is one that is not
-// there.
+// Nothing if nobody waits, or nothing can be accepted for a while: then `shortage` says until when.
+// Throws for what is wrong with the listener.
+Fd accept_unix(const Fd& listener, Shortage& shortage, TimePoint now);
+// Does not wait: nothing if the listener's backlog is full, Error(unreachable) if nobody listens.
 Fd connect_unix(const std::string& name);
 
 // The same at a path of any length. The file has mode 0600; one of our own that is there already is
