@@ -13,7 +13,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from processes import Process, ServerProcess, Start, StartServer, start_etcd
+from processes import MakeDisk, Process, ServerProcess, Start, StartServer, start_etcd
 from tensorbus.kvstore import StoreServer
 
 SHARED_MEMORY = Path("/dev/shm")
@@ -77,6 +77,26 @@ def start_server(start_program: Start, tmp_path: Path) -> StartServer:
         return ServerProcess(start_program, port, options)
 
     return start
+
+
+@pytest.fixture
+def make_disk(start_program: Start, tmp_path: Path) -> MakeDisk:
+    """Mounts a disk of so many bytes for a process that lives as long as the test; its folder."""
+
+    def make(size: int) -> Path:
+        folder = tmp_path / "disk"
+        folder.mkdir()
+        script = 'mount -t tmpfs -o size="$1" tmpfs "$2" && echo mounted || echo refused; exec cat'
+        holder = start_program("unshare", "--mount", "sh", "-c", script, "sh", str(size), folder)
+        try:
+            mounted = holder.line() == "mounted"
+        except AssertionError:
+            mounted = False
+        if not mounted:
+            pytest.skip("this user may not mount a file system")
+        return Path(f"/proc/{holder.pid}/root{folder}")
+
+    return make
 
 
 @pytest.fixture(scope="session")

@@ -133,6 +133,7 @@ class ServerProcess:
 
 
 StartServer = Callable[..., ServerProcess]
+MakeDisk = Callable[[int], Path]
 
 
 def free_port() -> int:

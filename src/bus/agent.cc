@@ -285,13 +285,36 @@ void Agent::end_session(std::uint64_t session, const Status& why) {
   sessions_.erase(session);
 }
 
+// Who looks for signs of life finds an old one: no reason to end.
 void Agent::beat() {
   next_beat_ = context_.now + heartbeat_every;
+  try {
+    write_state();
+    if (std::exchange(cannot_write_, false))
+      log::info("bus: rank {}: its state is written again", rank());
+  } catch (const std::exception& error) {
+    if (std::exchange(cannot_write_, true)) return;
+    log::error("bus: rank {} shows no heartbeat until that is over: {}", rank(), error.what());
+  }
+}
+
+void Agent::write_state() {
+  for (const std::string& key : std::set(forgotten_)) {
+    parts_.state.erase(key);
+    forgotten_.erase(key);
+  }
   std::string current;
   for (const auto& [key, batch] : batches_) {
     if (current.empty()) current = batch->current();
   }
   parts_.state.put("heartbeat", encode(Heartbeat{wall_clock_ns(), options_.space, current}));
+}
+
+// With the next heartbeat if it cannot be written now.
+void Agent::forget(const std::string& key) noexcept try {
+  parts_.state.erase(key);
+} catch (const std::exception&) {
+  forgotten_.insert(key);
 }
 
 bool Agent::arm() {

@@ -85,6 +85,8 @@ class Agent {
   void take_subscribe(const LinkPtr& link, const AgentMessage& message);
   void retry_subscribes();
   void beat();
+  void write_state();
+  void forget(const std::string& key) noexcept;
   void end_session(std::uint64_t session, const Status& why);
   std::uint64_t incarnation(std::uint64_t session);
   void lease_lost();
@@ -130,6 +132,8 @@ class Agent {
   bool seen_self_ = false;
   Status replaced_;  // another agent has this rank now
   TimePoint next_beat_{};
+  std::set<std::string> forgotten_;  // keys of the state that are to be erased
+  bool cannot_write_ = false;
   bool closing_ = false;
 };
 

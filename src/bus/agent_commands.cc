@@ -29,6 +29,11 @@ std::int64_t chunk_bytes(const std::optional<std::int64_t>& wish) {
   return bytes / plan::part_alignment * plan::part_alignment;
 }
 
+// Where the state keeps what a client asked for.
+std::string state_key(std::uint64_t session, const PairKey& key) {
+  return fmt::format("session/{}/{}", session, to_text(key));
+}
+
 bool same_side(const InitPair& a, const InitPair& b) {
   return a.remote == b.remote && a.world_size == b.world_size && a.layout == b.layout;
 }
@@ -52,6 +57,10 @@ void Agent::init_pair(const Submission& submission, const InitPair& pair) {
                          to_string(end), rank));
     }
   }
+  // First of all: what cannot be kept is refused.
+  const std::string kept = state_key(submission.id.session, {end, context_.rank});
+  parts_.state.put(kept, encode(submission.command));
+  forgotten_.erase(kept);
   PairHere& here = pairs_[end];
   const std::uint64_t before = here.session != 0 ? incarnation(here.session) : 0;
   const bool again =
@@ -68,9 +77,6 @@ void Agent::init_pair(const Submission& submission, const InitPair& pair) {
     here.known.merge(failures(catalog_, pair));
     publish(here, "");
   }
-  parts_.state.put(
-      fmt::format("session/{}/{}", submission.id.session, to_text(PairKey{end, context_.rank})),
-      encode(submission.command));
   changed_pairs_ = true;
 }
 
@@ -144,9 +150,7 @@ void Agent::drop_pair(const End& end, std::uint64_t session) {
   const auto found = pairs_.find(end);
   if (found == pairs_.end() || found->second.sessions.erase(session) == 0) return;
   // A client that outlives this agent asks the next one.
-  if (!closing_) {
-    parts_.state.erase(fmt::format("session/{}/{}", session, to_text(PairKey{end, context_.rank})));
-  }
+  if (!closing_) forget(state_key(session, {end, context_.rank}));
   if (!found->second.sessions.empty()) return;
   parts_.directory.withdraw(to_text(PairKey{end, context_.rank}));
   pairs_.erase(found);

@@ -21,7 +21,7 @@
 namespace tensorbus::bus {
 namespace {
 
-constexpr std::size_t map_bytes = 256 * 1024 * 1024;
+constexpr std::size_t room_to_erase = 1024 * 1024;
 constexpr const char* header_key = "tensorbus";
 constexpr std::uint64_t format_version = 1;
 // LMDB's own limit is 511. Longer keys are kept under a hash, with the key before the value.
@@ -174,8 +174,8 @@ class Transaction {
 
 }  // namespace
 
-LmdbFile::LmdbFile(std::string path, std::string kind)
-    : path_(std::move(path)), kind_(std::move(kind)), file_(open_or_create(path_)) {
+LmdbFile::LmdbFile(std::string path, std::string kind, std::size_t bytes)
+    : path_(std::move(path)), kind_(std::move(kind)), bytes_(bytes), file_(open_or_create(path_)) {
   check_ours(file_, path_);
   take_lock(file_, path_);
   try {
@@ -185,7 +185,7 @@ LmdbFile::LmdbFile(std::string path, std::string kind)
     }
     if (environment_ == nullptr) {
       open_environment();
-      if (::ftruncate(file_.get(), static_cast<off_t>(map_bytes)) != 0) os::throw_errno(path_);
+      if (::ftruncate(file_.get(), static_cast<off_t>(bytes_)) != 0) os::throw_errno(path_);
       write({{header_key, pack(Json::array({kind_, format_version, os::boot_id()}))}});
     }
     if (::fchmod(file_.get(), 0600) != 0) os::throw_errno(path_);
@@ -205,7 +205,7 @@ LmdbFile::~LmdbFile() {
 void LmdbFile::open_environment() {
   make_lock_file(path_);
   int error = mdb_env_create(&environment_);
-  if (error == 0) error = mdb_env_set_mapsize(environment_, map_bytes);
+  if (error == 0) error = mdb_env_set_mapsize(environment_, bytes_);
   if (error == 0) {
     error = mdb_env_open(environment_, path_.c_str(), MDB_NOSUBDIR | MDB_NOSYNC | MDB_NOTLS, 0600);
   }
@@ -248,6 +248,25 @@ void LmdbFile::check_header() {
 }
 
 void LmdbFile::write(const std::vector<Change>& changes) {
+  int error = try_to_write(changes);
+  const auto erases = [](const Change& change) { return !change.value; };
+  if (error == MDB_MAP_FULL && std::ranges::all_of(changes, erases)) {
+    error = erase_when_full(changes);
+  }
+  if (error != 0) fail("cannot be written", error);
+}
+
+// Erasing takes pages first and gives more back later: what is full could never be emptied.
+int LmdbFile::erase_when_full(const std::vector<Change>& changes) {
+  const std::size_t more = bytes_ + room_to_erase;
+  if (::ftruncate(file_.get(), static_cast<off_t>(more)) != 0) return errno;
+  int error = mdb_env_set_mapsize(environment_, more);
+  if (error == 0) error = try_to_write(changes);
+  mdb_env_set_mapsize(environment_, bytes_);
+  return error;
+}
+
+int LmdbFile::try_to_write(const std::vector<Change>& changes) {
   Transaction transaction(environment_, 0);
   int error = transaction.error();
   for (const Change& change : changes) {
@@ -263,8 +282,7 @@ void LmdbFile::write(const std::vector<Change>& changes) {
       if (error == MDB_NOTFOUND) error = 0;
     }
   }
-  if (error == 0) error = transaction.commit();
-  if (error != 0) fail("cannot be written", error);
+  return error == 0 ? transaction.commit() : error;
 }
 
 std::optional<std::string> LmdbFile::get(const std::string& key) {
@@ -317,7 +335,7 @@ std::vector<std::pair<std::string, std::string>> LmdbFile::scan(const std::strin
 
 void LmdbFile::fail(const std::string& what, int error) const {
   if (error == MDB_MAP_FULL) {
-    throw Error(Code::queue_full, fmt::format("{} is full ({} MiB)", path_, map_bytes >> 20));
+    throw Error(Code::queue_full, fmt::format("{} is full ({} MiB)", path_, bytes_ >> 20));
   }
   const bool damaged = error == MDB_CORRUPTED || error == MDB_PAGE_NOTFOUND || error == MDB_PANIC ||
                        error == MDB_INVALID || error == MDB_VERSION_MISMATCH;

@@ -21,15 +21,18 @@ namespace tensorbus::bus {
 // empty. Owned by one thread; keys have any length.
 class LmdbFile {
  public:
-  // `kind` says what the file is for.
-  LmdbFile(std::string path, std::string kind);
+  static constexpr std::size_t usual_bytes = 256 * 1024 * 1024;
+
+  // `kind` says what the file is for, `bytes` how much it can hold.
+  LmdbFile(std::string path, std::string kind, std::size_t bytes = usual_bytes);
   ~LmdbFile();
   LmdbFile(const LmdbFile&) = delete;
   LmdbFile& operator=(const LmdbFile&) = delete;
 
   const std::string& path() const noexcept { return path_; }
 
-  // One transaction: all changes or none. A change without a value erases.
+  // One transaction: all changes or none. A change without a value erases. Error(queue_full) if the
+  // file is full, Error(failed) if the disk is; both pass.
   struct Change {
     std::string key;
     std::optional<std::string> value;
@@ -46,10 +49,13 @@ class LmdbFile {
   void open_environment();
   void close_environment() noexcept;
   void check_header();
+  int try_to_write(const std::vector<Change>& changes);
+  int erase_when_full(const std::vector<Change>& changes);
   [[noreturn]] void fail(const std::string& what, int error) const;
 
   const std::string path_;
   const std::string kind_;
+  const std::size_t bytes_;
   os::Fd file_;  // keeps the lock
   MDB_env* environment_ = nullptr;
   MDB_dbi table_ = 0;

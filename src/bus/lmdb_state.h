@@ -13,7 +13,8 @@ class LmdbState final : public StateStore {
  public:
   static constexpr const char* kind = "state";
 
-  explicit LmdbState(const std::string& path) : file_(path, kind) {}
+  explicit LmdbState(const std::string& path, std::size_t bytes = LmdbFile::usual_bytes)
+      : file_(path, kind, bytes) {}
 
   void put(const std::string& key, std::string_view value) override {
     file_.write({{key, std::string(value)}});

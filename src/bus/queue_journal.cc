@@ -37,7 +37,7 @@ std::uint64_t number_after(const std::string& key, std::string_view prefix) {
 
 }  // namespace
 
-QueueJournal::QueueJournal(const std::string& path) : file_(path, kind) {
+QueueJournal::QueueJournal(const std::string& path, std::size_t bytes) : file_(path, kind, bytes) {
   try {
     restore();
   } catch (const std::exception& error) {
@@ -68,15 +68,15 @@ void QueueJournal::restore() {
 }
 
 void QueueJournal::add_session(std::uint64_t session, const Session& value) {
-  file_.write({{session_key(session), encode(value)}});
+  write({{session_key(session), encode(value)}});
   sessions_[session] = value;
 }
 
 void QueueJournal::remove_session(std::uint64_t session) {
-  std::vector<LmdbFile::Change> gone{{session_key(session), std::nullopt}};
+  unwritten_.push_back({session_key(session), std::nullopt});
   for (auto at = positions_.lower_bound({session, 0});
        at != positions_.end() && at->first.session == session;) {
-    gone.push_back({command_key(at->second), std::nullopt});
+    unwritten_.push_back({command_key(at->second), std::nullopt});
     queue_.erase(at->second);
     at = positions_.erase(at);
   }
@@ -86,11 +86,10 @@ void QueueJournal::remove_session(std::uint64_t session) {
       continue;
     }
     os::unlink_semaphore(at->first);
-    gone.push_back({semaphore_key(at->first), std::nullopt});
+    unwritten_.push_back({semaphore_key(at->first), std::nullopt});
     at = semaphores_.erase(at);
   }
   sessions_.erase(session);
-  file_.write(gone);
 }
 
 void QueueJournal::accept(CommandId id, const Command& command, std::string_view bytes) {
@@ -98,13 +97,9 @@ void QueueJournal::accept(CommandId id, const Command& command, std::string_view
   Session moved = session;
   moved.last_accepted = id.sequence;
   Entry entry{id, std::string(type_of(command)), context_of(command)};
-  std::vector<LmdbFile::Change> changes = finished_;
-  changes.push_back(
-      {command_key(next_position_),
-       pack(Json::array({id.session, id.sequence, entry.type, entry.context, binary(bytes)}))});
-  changes.push_back({session_key(id.session), encode(moved)});
-  file_.write(changes);
-  finished_.clear();
+  write({{command_key(next_position_),
+          pack(Json::array({id.session, id.sequence, entry.type, entry.context, binary(bytes)}))},
+         {session_key(id.session), encode(moved)}});
   session = moved;
   positions_.emplace(id, next_position_);
   queue_.emplace(next_position_++, std::move(entry));
@@ -116,11 +111,17 @@ void QueueJournal::finish(CommandId id) {
   const std::uint64_t position = found->second;
   queue_.erase(position);
   positions_.erase(found);
-  finished_.push_back({command_key(position), std::nullopt});
+  unwritten_.push_back({command_key(position), std::nullopt});
 }
 
 void QueueJournal::flush() {
-  if (!finished_.empty()) file_.write(std::exchange(finished_, {}));
+  if (!unwritten_.empty()) write({});
+}
+
+void QueueJournal::write(std::vector<LmdbFile::Change> changes) {
+  changes.insert(changes.begin(), unwritten_.begin(), unwritten_.end());
+  file_.write(changes);
+  unwritten_.clear();
 }
 
 QueueState QueueJournal::state() const {
@@ -140,7 +141,7 @@ void QueueJournal::guard_semaphore(std::uint64_t session, const std::string& nam
   if (!name.starts_with("/command_") || name.find('/', 1) != std::string::npos) {
     throw Error(Code::invalid_argument, "\"" + name + "\" is not the name of a semaphore of ours");
   }
-  file_.write({{semaphore_key(name), pack(Json(session))}});
+  write({{semaphore_key(name), pack(Json(session))}});
   semaphores_[name] = session;
 }
 
@@ -148,7 +149,7 @@ void QueueJournal::release_semaphore(std::uint64_t session, const std::string& n
   const auto found = semaphores_.find(name);
   if (found == semaphores_.end() || found->second != session) return;
   semaphores_.erase(found);
-  file_.write({{semaphore_key(name), std::nullopt}});
+  unwritten_.push_back({semaphore_key(name), std::nullopt});
 }
 
 std::optional<std::uint64_t> last_accepted(const std::string& path, std::uint64_t session) noexcept

@@ -25,22 +25,24 @@ class QueueJournal {
 
   // Reads what the last agent left: its sessions live on until they are removed, its commands and
   // semaphores are ended.
-  explicit QueueJournal(const std::string& path);
+  explicit QueueJournal(const std::string& path, std::size_t bytes = LmdbFile::usual_bytes);
 
   const std::map<std::uint64_t, Session>& sessions() const noexcept { return sessions_; }
   void add_session(std::uint64_t session, const Session& value);
-  // With its commands; removes its semaphores from the system.
+  // With its commands; removes its semaphores from the system. Journaled like finish().
   void remove_session(std::uint64_t session);
 
   // Journaled when it returns.
   void accept(CommandId id, const Command& command, std::string_view bytes);
-  // Journaled by the next accept() or flush().
+  // Journaled by the next accept() or flush() that works.
   void finish(CommandId id);
   void flush();
+  bool flushed() const noexcept { return unwritten_.empty(); }
   bool holds(CommandId id) const { return positions_.contains(id); }
   QueueState state() const;
 
   void guard_semaphore(std::uint64_t session, const std::string& name);
+  // Journaled like finish().
   void release_semaphore(std::uint64_t session, const std::string& name);
 
   void remove_at_close() noexcept { file_.remove_at_close(); }
@@ -52,13 +54,15 @@ class QueueJournal {
     std::string context;
   };
   void restore();
+  // After what is over.
+  void write(std::vector<LmdbFile::Change> changes);
 
   LmdbFile file_;
   std::map<std::uint64_t, Session> sessions_;
   std::map<std::uint64_t, Entry> queue_;  // by position
   std::map<CommandId, std::uint64_t> positions_;
   std::uint64_t next_position_ = 0;
-  std::vector<LmdbFile::Change> finished_;           // not written yet
+  std::vector<LmdbFile::Change> unwritten_;          // what is over
   std::map<std::string, std::uint64_t> semaphores_;  // name -> session
 };
 

@@ -28,6 +28,8 @@ constexpr Duration look_every = std::chrono::microseconds(100);
 // One client's messages per poll, so that a busy one does not keep the loop.
 constexpr int most_frames_at_once = 64;
 constexpr int most_accepted_at_once = 64;
+// Before the file is written again after it could not be.
+constexpr Duration between_writes = std::chrono::milliseconds(500);
 
 enum class Source : std::uint32_t { listener, socket, process };
 
@@ -55,7 +57,7 @@ class SocketChannelEnd final : public SocketChannel {
   explicit SocketChannelEnd(const SocketChannelOptions& options)
       : options_(options),
         path_(socket_path(options.queue_path)),
-        journal_(options.queue_path),
+        journal_(options.queue_path, options.journal_bytes),
         listener_(os::listen_unix_path(path_)),
         epoll_(::epoll_create1(EPOLL_CLOEXEC)) {
     if (!epoll_) os::throw_errno("epoll_create");
@@ -98,24 +100,24 @@ class SocketChannelEnd final : public SocketChannel {
     return armed_;
   }
   int fd() const noexcept override { return epoll_.get(); }
-  TimePoint wake_at() const noexcept override { return shortage_.until(); }
+  TimePoint wake_at() const noexcept override {
+    return journal_.flushed() ? shortage_.until() : std::min(shortage_.until(), next_write_);
+  }
   void remove_at_close() noexcept override { journal_.remove_at_close(); }
 
  private:
-  // What the file refuses is logged: nothing that is owed to a client depends on it.
-  template <typename Write>
-  void journaled(Write write) noexcept {
-    try {
-      write();
-    } catch (const std::exception& error) {
-      log::error("{}", error.what());
-    }
-  }
-
   // After the clients were told: an end that is not written yet harms nobody. Whatever the next
-  // agent finds in the queue it only removes.
+  // agent finds in the queue it only removes. While the file cannot be written, now and then.
   void write_ends() noexcept {
-    journaled([&] { journal_.flush(); });
+    if (journal_.flushed() || now() < next_write_) return;
+    try {
+      journal_.flush();
+      if (std::exchange(cannot_write_, false)) log::info("commands are journaled again");
+    } catch (const std::exception& error) {
+      next_write_ = now() + between_writes;
+      if (std::exchange(cannot_write_, true)) return;
+      log::error("{}; new commands are refused until that is over", error.what());
+    }
   }
 
   void look_at_descriptors() {
@@ -278,12 +280,12 @@ class SocketChannelEnd final : public SocketChannel {
       Status status;
       try {
         journal_.guard_semaphore(client.session, guard->name);
-      } catch (const Error& error) {
-        status = error.status();
+      } catch (...) {
+        status = current_exception_status();
       }
       tell(client.session, wire::Guarded{guard->request, status});
     } else if (const auto* release = std::get_if<wire::ReleaseSemaphore>(&message)) {
-      journaled([&] { journal_.release_semaphore(client.session, release->name); });
+      journal_.release_semaphore(client.session, release->name);
     } else {
       end(client, {});
     }
@@ -323,7 +325,11 @@ class SocketChannelEnd final : public SocketChannel {
       session.pid = client.pid > 0 ? client.pid : hello.pid;
       if (client.pid > 0)
         session.start_time = os::process_start_time(static_cast<pid_t>(client.pid));
-      journal_.add_session(hello.session, session);
+      try {
+        journal_.add_session(hello.session, session);
+      } catch (const Error& error) {
+        return reject(error.what());
+      }
     }
     client.session = hello.session;
     sessions_[hello.session] = client.number;
@@ -376,8 +382,8 @@ class SocketChannelEnd final : public SocketChannel {
       journal_.accept(id, submission.command, held.submit.command);
       if (!held.submit.quiet) tell(id.session, wire::Accepted{id.sequence});
       events_.push_back(std::move(submission));
-    } catch (const Error& error) {
-      tell(id.session, wire::Refused{id.sequence, error.status()});
+    } catch (...) {
+      tell(id.session, wire::Refused{id.sequence, current_exception_status()});
     }
   }
 
@@ -447,7 +453,7 @@ class SocketChannelEnd final : public SocketChannel {
       const Client& client = *found->second;
       if (client.session != 0) {
         std::erase_if(held_, [&](const Held& held) { return held.session == client.session; });
-        journaled([&] { journal_.remove_session(client.session); });
+        journal_.remove_session(client.session);
         sessions_.erase(client.session);
         log::info("process {} has {}", client.pid,
                   client.reason.ok() ? "closed its client" : "gone: " + client.reason.message);
@@ -476,6 +482,8 @@ class SocketChannelEnd final : public SocketChannel {
   std::vector<ChannelEvent> polled_;
   bool armed_ = false;
   TimePoint next_look_{};
+  TimePoint next_write_{};
+  bool cannot_write_ = false;
 };
 
 }  // namespace

@@ -6,6 +6,7 @@
 #include <string>
 
 #include "bus/channel.h"
+#include "bus/lmdb_file.h"
 #include "bus/loan.h"
 
 namespace tensorbus::bus {
@@ -19,6 +20,7 @@ struct SocketChannelOptions {
   std::size_t capacity = default_queue_capacity;
   // Opens what a registration brings; its errors become those of the registration.
   std::function<std::shared_ptr<Loan>(LoanOffer)> open_loan;
+  std::size_t journal_bytes = LmdbFile::usual_bytes;  // how much the queue's file can hold
 };
 
 class SocketChannel : public Channel {

@@ -421,5 +421,60 @@ TEST_F(SocketChannelTest, AForkedChildIsToldSo) {
   EXPECT_TRUE(client->submit(query("b"), nullptr, soon(), soon())->wait(soon()).status.ok());
 }
 
+TEST_F(SocketChannelTest, AFullJournalRefusesCommandsAndTakesThemAgainWhenThereIsRoom) {
+  const SocketChannelOptions options{queue_, "job", 3, default_queue_capacity, {}, 1 << 18};
+  std::vector<CommandId> held;
+  ScriptedAgent agent(make_socket_channel(options),
+                      [&](Channel& channel, const ChannelEvent& event) {
+                        if (const auto* submission = std::get_if<Submission>(&event)) {
+                          if (context_of(submission->command) == "short")
+                            channel.complete(submission->id, {});
+                          held.push_back(submission->id);
+                        } else if (std::holds_alternative<Cancelled>(event)) {
+                          for (const CommandId id : std::exchange(held, {}))
+                            channel.complete(id, {});
+                        }
+                      });
+  const auto client = connect();
+  for (int times = 0; times < 3; ++times) {
+    std::vector<std::shared_ptr<Pending>> pending;
+    std::string refusal;
+    while (refusal.empty() && pending.size() < 1000) {
+      try {
+        pending.push_back(
+            client->submit(query(std::string(4000, 'x')), nullptr, Deadline::never(), soon()));
+      } catch (const Error& error) {
+        EXPECT_EQ(error.code(), Code::queue_full);
+        refusal = error.what();
+      }
+    }
+    contains(refusal, queue_ + " is full");
+    EXPECT_GT(pending.size(), 10U);
+    pending.front()->cancel({Code::cancelled, "enough"});
+    for (const auto& each : pending) EXPECT_TRUE(each->wait(soon()).status.ok());
+    EXPECT_TRUE(client->submit(query("short"), nullptr, Deadline::never(), soon())
+                    ->wait(soon())
+                    .status.ok());
+  }
+}
+
+// What is not over when the agent fails is not waited for.
+TEST_F(SocketChannelTest, AnAgentThatFailsEndsEveryCommand) {
+  ScriptedAgent agent(listen(), [&](Channel& channel, const ChannelEvent& event) {
+    const auto* submission = std::get_if<Submission>(&event);
+    if (submission != nullptr && context_of(submission->command) == "last") {
+      channel.fail({Code::failed, "it has failed"});
+    }
+  });
+  const auto client = connect();
+  const auto first = client->submit(query("first"), nullptr, Deadline::never(), soon());
+  const auto last = client->begin(query("last"), Deadline::never());
+  for (const auto& pending : {first, last}) {
+    const Outcome& outcome = pending->wait(soon());
+    EXPECT_EQ(outcome.status.code, Code::failed);
+    contains(outcome.status.message, "it has failed");
+  }
+}
+
 }  // namespace
 }  // namespace tensorbus::bus

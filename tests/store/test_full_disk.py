@@ -1,35 +1,10 @@
 """A journal on a disk that has no room left: a real one, a small tmpfs that only the test sees."""
 
-from collections.abc import Callable
-from pathlib import Path
-
 import pytest
-from processes import Start, StartServer
+from processes import MakeDisk, StartServer
 from tensorbus.kvstore import connect
 
 KIB, MIB = 1 << 10, 1 << 20
-
-MakeDisk = Callable[[int], Path]
-
-
-@pytest.fixture
-def make_disk(start_program: Start, tmp_path: Path) -> MakeDisk:
-    """Mounts a disk of so many bytes for a process that lives as long as the test; its folder."""
-
-    def make(size: int) -> Path:
-        folder = tmp_path / "disk"
-        folder.mkdir()
-        script = 'mount -t tmpfs -o size="$1" tmpfs "$2" && echo mounted || echo refused; exec cat'
-        holder = start_program("unshare", "--mount", "sh", "-c", script, "sh", str(size), folder)
-        try:
-            mounted = holder.line() == "mounted"
-        except AssertionError:
-            mounted = False
-        if not mounted:
-            pytest.skip("this user may not mount a file system")
-        return Path(f"/proc/{holder.pid}/root{folder}")
-
-    return make
 
 
 @pytest.mark.proves("K9")
