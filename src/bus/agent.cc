@@ -71,6 +71,13 @@ void Agent::step(TimePoint now) {
   if (now >= next_beat_) beat();
 }
 
+void Agent::fail(const Status& why) noexcept {
+  const Status said{Code::failed,
+                    fmt::format("the agent of rank {} has failed: {}", rank(), why.message)};
+  log::error("bus: {}", said.message);
+  parts_.channel.fail(said);
+}
+
 void Agent::fail(CommandId id, const Status& why) {
   Outcome outcome;
   outcome.status = why;

@@ -46,8 +46,11 @@ class Agent {
   Agent(const Agent&) = delete;
   Agent& operator=(const Agent&) = delete;
 
-  // Does what there is to do now. A failure of one command never leaves it.
+  // Does what there is to do now. A failure of one command never leaves it; whatever does is the
+  // end of the agent: fail(), and no further call.
   void step(TimePoint now);
+  // Ends every command, with this reason.
+  void fail(const Status& why) noexcept;
 
   // To sleep: arm(); if true wait until one of fds() is readable or wake_at() has come.
   bool arm();

@@ -51,6 +51,8 @@ class Channel {
   virtual ~Channel() = default;
   virtual std::span<const ChannelEvent> poll() = 0;  // valid until the next call
   virtual void complete(CommandId id, const Outcome& outcome) = 0;
+  // The agent has failed and will do nothing more: every command that is not over ends so.
+  virtual void fail(const Status& why) noexcept = 0;
   // Bytes moved of a transfer; a hint, may be dropped.
   virtual void progress(CommandId id, std::int64_t done, std::int64_t total) noexcept = 0;
 

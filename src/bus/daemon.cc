@@ -42,17 +42,30 @@ Daemon::Daemon(std::shared_ptr<Store> store, DaemonOptions options, Deadline dea
             options_.space, socket_path(options_.queue_path), options_.state_path);
 }
 
-Daemon::~Daemon() { close(false); }
+Daemon::~Daemon() {
+  try {
+    close(false);
+  } catch (const std::exception& error) {
+    log::error("bus: the agent of rank {} ends with an error: {}", options_.rank, error.what());
+  }
+}
 
-void Daemon::run() { bus::run(*agent_, stop_); }
+void Daemon::run() {
+  try {
+    bus::run(*agent_, stop_);
+  } catch (...) {
+    failed_ = current_exception_status().code != Code::interrupted;
+    throw;
+  }
+}
 
 void Daemon::step() { agent_->step(now()); }
 
 void Daemon::close(bool destroy) {
   if (agent_ == nullptr) return;
-  if (!agent_->over()) {
+  if (!failed_ && !agent_->over()) {
     stop_.signal();
-    bus::run(*agent_, stop_);
+    run();
   }
   agent_.reset();
   directory_.reset();

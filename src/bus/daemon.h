@@ -40,7 +40,8 @@ class Daemon {
   Daemon(const Daemon&) = delete;
   Daemon& operator=(const Daemon&) = delete;
 
-  // Serves until stop(). Throws Error(interrupted).
+  // Serves until stop(). Throws Error(interrupted), or what has ended the agent; every command has
+  // its outcome then, and close() is all that is left.
   void run();
   // Does what there is to do now.
   void step();
@@ -59,6 +60,7 @@ class Daemon {
   std::unique_ptr<Directory> directory_;
   std::unique_ptr<Agent> agent_;
   os::EventFd stop_;
+  bool failed_ = false;
 };
 
 }  // namespace tensorbus::bus

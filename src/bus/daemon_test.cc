@@ -18,9 +18,11 @@ Deadline soon() { return Deadline::after(std::chrono::seconds(30)); }
 // A daemon on a thread and a client of it.
 class Side {
  public:
-  Side(const std::string& store, Rank rank, const Folder& folder)
+  Side(const std::string& store, Rank rank, const Folder& folder,
+       std::function<void(Step)> reached = nullptr)
       : rank_(rank),
         store_(store),
+        reached_(std::move(reached)),
         queue_(folder.file(std::to_string(rank) + ".queue")),
         state_(folder.file(std::to_string(rank) + ".state")) {
     start();
@@ -34,10 +36,18 @@ class Side {
   }
 
   void start() {
-    daemon_ = std::make_unique<Daemon>(connect(StoreUrl::parse(store_)),
-                                       DaemonOptions{rank_, "job", queue_, state_, {}}, soon());
-    thread_ = std::thread([this] { daemon_->run(); });
+    daemon_ =
+        std::make_unique<Daemon>(connect(StoreUrl::parse(store_)),
+                                 DaemonOptions{rank_, "job", queue_, state_, {}, reached_}, soon());
+    thread_ = std::thread([this] {
+      try {
+        daemon_->run();
+      } catch (const std::exception& error) {
+        failure_ = error.what();
+      }
+    });
   }
+  const std::string& failure() const { return failure_; }
   void stop() {
     if (daemon_ == nullptr) return;
     daemon_->stop();
@@ -66,6 +76,8 @@ class Side {
  private:
   const Rank rank_;
   const std::string store_;
+  const std::function<void(Step)> reached_;
+  std::string failure_;
   const std::string queue_;
   const std::string state_;
   const std::shared_ptr<fabric::Pool> pool_ = std::make_shared<fabric::Pool>();
@@ -94,6 +106,30 @@ TEST(DaemonTest, MovesTensorsBetweenClientsOfTwoDaemons) {
     together([&] { a.transfer(Direction::send); }, [&] { b.transfer(Direction::recv); });
     EXPECT_EQ(got, sent);
   }
+}
+
+TEST(DaemonTest, WhateverEndsItItsCommandsHaveAnOutcome) {
+  const Folder folder;
+  Side a("memory://daemon-failure", 0, folder);
+  Side b("memory://daemon-failure", 1, folder, [](Step step) {
+    if (step == Step::reading) throw std::runtime_error("the sky has fallen");
+  });
+  together([&] { a.init_pair("a", "b"); }, [&] { b.init_pair("b", "a"); });
+  std::vector<float> sent(10);
+  std::vector<float> got(10);
+  together([&] { a.register_tensor(sent); }, [&] { b.register_tensor(got); });
+  std::thread sends([&] { EXPECT_THROW(a.transfer(Direction::send), Error); });
+  try {
+    b.client().transfer("batch", Direction::recv, {}, {}, true, Deadline::never());
+    ADD_FAILURE() << "it cannot have received";
+  } catch (const Error& error) {
+    EXPECT_EQ(error.code(), Code::failed);
+    EXPECT_NE(std::string(error.what()).find("rank 1 has failed: the sky"), std::string::npos)
+        << error.what();
+  }
+  b.stop();
+  EXPECT_EQ(b.failure(), "the sky has fallen");
+  sends.join();
 }
 
 TEST(DaemonTest, LeavesItsFilesForTheNextOneOrRemovesThem) {

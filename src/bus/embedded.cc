@@ -22,15 +22,21 @@ Embedded::Embedded(std::shared_ptr<Store> store, EmbeddedOptions options, Deadli
   channel_ = make_memory_channel();
   directory_ = make_store_directory(store_, {options.space});
   agent_ = std::make_unique<Agent>(
-      AgentParts{*fabric_, *channel_, *directory_, state_, random_number, secret},
+      AgentParts{*fabric_, *channel_, *directory_, state_, random_number, secret, options.reached},
       AgentOptions{options.rank, options.space});
-  thread_ = std::thread([this] {
-    try {
-      run(*agent_, stop_);
-    } catch (const std::exception& error) {
-      log::error("bus: the agent of rank {} has failed: {}", agent_->rank(), error.what());
-    }
-  });
+  thread_ = std::thread([this] { serve(); });
+}
+
+void Embedded::serve() noexcept {
+  try {
+    run(*agent_, stop_);
+  } catch (...) {
+    channel_->fail(current_exception_status());
+    // Others shall see that it is gone, and nobody reads or writes memory any more.
+    agent_.reset();
+    fabric_.reset();
+    directory_.reset();
+  }
 }
 
 Embedded::~Embedded() {

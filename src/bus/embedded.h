@@ -1,6 +1,7 @@
 // An agent on a thread of its worker's process: no files, the in-process channel.
 #pragma once
 
+#include <functional>
 #include <memory>
 #include <string>
 #include <thread>
@@ -9,6 +10,7 @@
 #include "bus/directory.h"
 #include "bus/memory_channel.h"
 #include "bus/state.h"
+#include "bus/step.h"
 #include "fabric/fabric.h"
 #include "fabric/pool.h"
 #include "os/poll.h"
@@ -24,6 +26,7 @@ struct EmbeddedOptions {
   // Whose memory other processes map; null: one of its own.
   std::shared_ptr<fabric::Pool> pool;
   std::string bind;  // the address on which other hosts reach it; empty: this host only
+  std::function<void(Step)> reached{};  // told of every step of the protocol; may be empty
 };
 
 class Embedded {
@@ -40,6 +43,8 @@ class Embedded {
   const std::shared_ptr<fabric::Pool>& pool() const noexcept { return pool_; }
 
  private:
+  void serve() noexcept;
+
   std::shared_ptr<Store> store_;
   std::shared_ptr<fabric::Pool> pool_;
   std::unique_ptr<fabric::Fabric> fabric_;

@@ -25,9 +25,11 @@ Deadline soon() { return Deadline::after(seconds(30)); }
 // A rank with its agent and one tensor of 64-bit numbers.
 class Worker {
  public:
-  Worker(const std::string& store, Rank rank, const TestSide& own, std::string remote, bool pooled)
+  Worker(const std::string& store, Rank rank, const TestSide& own, std::string remote, bool pooled,
+         std::function<void(Step)> reached = nullptr)
       : rank_(rank), side_(own), remote_(std::move(remote)) {
     EmbeddedOptions options;
+    options.reached = std::move(reached);
     options.rank = rank;
     options.space = "test";
     agent_ = std::make_unique<Embedded>(connect(StoreUrl::parse(store)), options, soon());
@@ -62,6 +64,12 @@ class Worker {
     const Outcome outcome = run(Transfer{"b", Direction::send, std::nullopt, ticket});
     loan_->gate().move_to(ticket + 1);
     return outcome;
+  }
+  Outcome recv_without_deadline() {
+    return client_
+        ->submit(Transfer{"b", Direction::recv, std::nullopt, 0}, nullptr, Deadline::never(),
+                 Deadline::never())
+        ->wait(Deadline::never());
   }
   Outcome recv() { return run(Transfer{"b", Direction::recv, std::nullopt, 0}); }
 
@@ -156,6 +164,31 @@ TEST(Embedded, ARankHasOneAgent) {
   EXPECT_THROW(second(), Error);
   first.reset();
   EXPECT_NO_THROW(second());
+}
+
+TEST(Embedded, WhateverEndsAnAgentItsCommandsHaveAnOutcomeAndOthersMissIt) {
+  const TestSide train = side("train", {0}, Replicate{});
+  const TestSide infer = side("infer", {1}, Replicate{});
+  const std::string store = "memory://embedded_failure_test";
+  const auto keeps_it = connect(StoreUrl::parse(store));
+  Worker sender(store, 0, train, "infer", true);
+  Worker reader(store, 1, infer, "train", true, [](Step step) {
+    if (step == Step::reading) throw std::runtime_error("the sky has fallen");
+  });
+  for (const bool init : {true, false}) {
+    auto other =
+        std::async(std::launch::async, [&] { return init ? sender.init() : sender.enlist(); });
+    EXPECT_TRUE((init ? reader.init() : reader.enlist()).status.ok());
+    EXPECT_TRUE(other.get().status.ok());
+  }
+  auto sends = std::async(std::launch::async, [&] { return sender.send(); });
+  const Outcome outcome = reader.recv_without_deadline();
+  EXPECT_EQ(outcome.status.code, Code::failed);
+  EXPECT_THAT(outcome.status.message,
+              testing::AllOf(testing::HasSubstr("the agent of rank 1 has failed"),
+                             testing::HasSubstr("the sky has fallen")));
+  EXPECT_THROW(reader.recv_without_deadline(), Error);
+  EXPECT_FALSE(sends.get().status.ok());
 }
 
 // proves: B3.10, B3.17

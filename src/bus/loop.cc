@@ -28,9 +28,7 @@ bool sleep(Agent& agent, const os::EventFd& stop) {
   return os::sleep_ready(descriptors, Deadline(agent.wake_at())) && descriptors[at].revents != 0;
 }
 
-}  // namespace
-
-void run(Agent& agent, os::EventFd& stop) {
+void serve(Agent& agent, os::EventFd& stop) {
   bool stopping = signalled(stop);
   for (unsigned steps = 1; !stopping; ++steps) {
     agent.step(now());
@@ -45,6 +43,18 @@ void run(Agent& agent, os::EventFd& stop) {
   do {
     agent.step(now());
   } while (!agent.over() && !patience.expired());
+}
+
+}  // namespace
+
+void run(Agent& agent, os::EventFd& stop) {
+  try {
+    serve(agent, stop);
+  } catch (...) {
+    const Status why = current_exception_status();
+    if (why.code != Code::interrupted) agent.fail(why);
+    throw;
+  }
 }
 
 }  // namespace tensorbus::bus

@@ -29,7 +29,7 @@ struct Link {
   const std::size_t capacity;
   std::mutex mutex;
   std::condition_variable room;
-  bool stopped = false;  // the agent's end is gone
+  Status stopped;  // why the agent takes no more commands, if it does not
   bool armed = false;
   std::uint64_t sessions = 0;
   std::vector<ChannelEvent> events;
@@ -56,7 +56,7 @@ struct Link {
   }
 };
 
-Error stopped_error() { return {Code::unreachable, "the agent of this process has been stopped"}; }
+Status gone() { return {Code::unreachable, "the agent of this process has been stopped"}; }
 
 class MemoryConnection final : public Connection {
  public:
@@ -80,7 +80,7 @@ class MemoryConnection final : public Connection {
   std::shared_ptr<Pending> post(const Command& command) noexcept override {
     if (made_in_ != os::fork_generation()) return nullptr;
     const std::lock_guard lock(link_->mutex);
-    if (closed_ || link_->stopped) return nullptr;
+    if (closed_ || !link_->stopped.ok()) return nullptr;
     return enter(command, nullptr, Deadline::never());
   }
 
@@ -112,7 +112,7 @@ class MemoryConnection final : public Connection {
         if (id.session == session_) mine.push_back(id);
       }
       for (const CommandId id : mine) orphans.push_back(link_->take(id));
-      if (!link_->stopped) link_->push(SessionLost{session_, {}});
+      if (link_->stopped.ok()) link_->push(SessionLost{session_, {}});
       link_->room.notify_all();
     }
     for (const auto& pending : orphans) {
@@ -143,7 +143,7 @@ class MemoryConnection final : public Connection {
   void wait_for_room(std::unique_lock<std::mutex>& lock, Deadline deadline) {
     const auto has_room = [this] {
       if (closed_) throw Error(Code::failed, "this client is closed");
-      if (link_->stopped) throw stopped_error();
+      if (!link_->stopped.ok()) throw Error(link_->stopped);
       return link_->queue.size() < link_->capacity;
     };
     if (wait(lock, link_->room, deadline, has_room)) return;
@@ -163,20 +163,20 @@ class MemoryChannelEnd final : public MemoryChannel {
  public:
   explicit MemoryChannelEnd(std::size_t capacity) : link_(std::make_shared<Link>(capacity)) {}
 
-  ~MemoryChannelEnd() override {
+  ~MemoryChannelEnd() override { fail(gone()); }
+
+  void fail(const Status& why) noexcept override {
     std::map<std::uint64_t, Accepted> orphans;
     {
       const std::lock_guard lock(link_->mutex);
-      link_->stopped = true;
+      if (link_->stopped.ok()) link_->stopped = why;
       orphans.swap(link_->queue);
       link_->position.clear();
       // Loans go back now, not with the last client.
       link_->events.clear();
       link_->room.notify_all();
     }
-    for (const auto& [position, accepted] : orphans) {
-      accepted.pending->complete({.status = stopped_error().status()});
-    }
+    for (const auto& [position, accepted] : orphans) accepted.pending->complete({.status = why});
   }
 
   std::shared_ptr<Connection> connect() override {

@@ -243,13 +243,23 @@ void Reader::start_recv(std::int64_t round) {
   for (const auto& [rank, source] : sources_) {
     commits.push_back({rank, source.link, lent(source), source.word});
   }
-  if (parts_.empty()) make_parts();
-  for (const auto& fold : folds_) fold->begin();
-  std::vector<RecvPart> parts;
-  for (const Part& part : parts_) parts.push_back(part_of(part, round));
   recv_ = std::make_shared<Recv>(context_, plan_.generation, serial_, sources_.empty() ? 0 : round,
                                  sources_.empty() ? 0 : sources_.begin()->second.version,
                                  std::move(commits), loan_);
+  std::vector<RecvPart> parts;
+  try {
+    if (parts_.empty()) make_parts();
+    for (const auto& fold : folds_) fold->begin();
+    for (const Part& part : parts_) parts.push_back(part_of(part, round));
+  } catch (...) {
+    // A checked reduction takes memory of its own, which may not be there. The next recv tries
+    // anew.
+    parts_.clear();
+    folds_.clear();
+    const Status why = current_exception_status();
+    return recv_->end({why.code, fmt::format("round {}: rank {} cannot prepare to read it: {}",
+                                             round, context_.rank, why.message)});
+  }
   recv_->start(std::move(parts), folds_, plan_.labels);
 }
 

@@ -51,10 +51,9 @@ void Recv::start(std::vector<RecvPart> parts, std::vector<std::shared_ptr<Fold>>
                            id, Deadline::never());
       running_[at] = id;
       ++left_;
-    } catch (const Error& error) {
+    } catch (...) {
       context_.operations.forget(id);
-      fail({error.code(), fmt::format("round {}: {}{}", round_, error.what(), undefined)},
-           RecvEvent::failed);
+      fail_here(current_exception_status());
     }
   }
   if (state_ == RecvState::reading && left_ == 0) check_or_commit();
@@ -77,9 +76,8 @@ void Recv::step() {
     for (const auto& fold : folds_) {
       if (!fold->work(budget)) return;
     }
-  } catch (const Error& error) {
-    return fail({error.code(), fmt::format("round {}: {}{}", round_, error.what(), undefined)},
-                RecvEvent::failed);
+  } catch (...) {
+    return fail_here(current_exception_status());
   }
   commit();
 }
@@ -197,6 +195,11 @@ void Recv::fail(Status why, RecvEvent event) {
   if (state_ == RecvState::draining && left_ == 0) {
     state_ = next(state_, RecvEvent::drained).value();
   }
+}
+
+void Recv::fail_here(const Status& why) {
+  fail({why.code, fmt::format("round {}: {}{}", round_, why.message, undefined)},
+       RecvEvent::failed);
 }
 
 void Recv::commit() {

@@ -71,6 +71,7 @@ class Recv : public std::enable_shared_from_this<Recv> {
 
  private:
   void fail(Status why, RecvEvent event);
+  void fail_here(const Status& why);
   void on_read(std::size_t part, const fabric::Completion& completion);
   void check_or_commit();
   void compare(const RecvPart& part);

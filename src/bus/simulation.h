@@ -86,6 +86,7 @@ class SimulatedChannel final : public Channel {
  public:
   std::span<const ChannelEvent> poll() override;
   void complete(CommandId id, const Outcome& outcome) override;
+  void fail(const Status&) noexcept override {}
   void progress(CommandId, std::int64_t, std::int64_t) noexcept override {}
   bool arm() override { return waiting_.empty(); }
   int fd() const noexcept override { return -1; }

@@ -88,6 +88,16 @@ class SocketChannelEnd final : public SocketChannel {
     admit_held();
   }
 
+  void fail(const Status& why) noexcept override {
+    for (const Held& held : std::exchange(held_, {})) {
+      tell(held.session, wire::Refused{held.submit.sequence, why});
+    }
+    events_.clear();
+    while (const std::optional<CommandId> first = journal_.state().first) {
+      complete(*first, {.status = why});
+    }
+  }
+
   void progress(CommandId id, std::int64_t done, std::int64_t total) noexcept override {
     Client* client = client_of(id.session);
     if (client == nullptr || client->socket->wants_write()) return;

@@ -96,8 +96,8 @@ int serve(const Options& options) {
   Status failure;
   try {
     agent.run();
-  } catch (const Error& error) {
-    failure = error.status();
+  } catch (...) {
+    failure = current_exception_status();
     ::kill(::getpid(), SIGTERM);
   }
   stopper.join();
