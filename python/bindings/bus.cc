@@ -13,7 +13,9 @@
 #include "bus/client.h"
 #include "bus/daemon.h"
 #include "bus/embedded.h"
+#include "bus/lmdb_file.h"
 #include "bus/loan.h"
+#include "bus/paths.h"
 #include "bus/socket_connection.h"
 #include "gil.h"
 #include "intake.h"
@@ -429,6 +431,14 @@ void bind_bus(nb::module_& module) {
   bind_transfer(module);
   bind_client(module);
   bind_agent(module);
+  module.def("default_queue_path", &bus::default_queue_path, nb::arg("rank"),
+             "Where the commands of this rank's agent are unless somebody says otherwise.");
+  module.def("default_state_path", &bus::default_state_path, nb::arg("rank"),
+             "Where the state of this rank's agent is unless somebody says otherwise.");
+  module.def(
+      "open_agent_file",
+      [](const std::string& path) { return bus::open_lmdb_file_to_look(path).release(); },
+      nb::arg("path"), "A descriptor of an agent's file, checked, that the caller closes.");
   module.def("semaphore_name", &bus::semaphore_name, nb::arg("command_type"),
              nb::arg("context_id"));
   module.def(

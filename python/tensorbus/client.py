@@ -39,9 +39,10 @@ class TensorBusClient:
 
     The agent is found by its files: ``lmdb_command_queue_path`` and ``agent_state_lmdb_path``, else
     ``TENSOR_BUS_COMMAND_QUEUE_PATH`` and ``TENSOR_BUS_STATE_PATH``, else
-    ``/tmp/agent_rank{N}_command.lmdb`` and ``/tmp/agent_rank{N}_state.lmdb``. ``namespace`` must be
-    the agent's (default: ``TENSORBUS_NAMESPACE``, else ``"default"``). Raises ``ConnectionError``
-    if no such agent answers within ``connection_timeout``.
+    ``agent_rank{N}_command.lmdb`` and ``agent_rank{N}_state.lmdb`` in ``TENSORBUS_STATE_DIR`` (else
+    ``/tmp``). ``namespace`` must be the agent's (default: ``TENSORBUS_NAMESPACE``, else
+    ``"default"``). Raises ``ConnectionError`` if no such agent answers within
+    ``connection_timeout``.
 
     All methods are thread safe, release the GIL and obey Ctrl-C. A ``timeout`` of ``None`` is for
     ever. Errors are those of the agent, with its message: ``ValueError``, ``TimeoutError``,
@@ -139,7 +140,12 @@ class TensorBusClient:
                 raise RuntimeError(
                     "looking into an agent's state needs the lmdb package: pip install lmdb"
                 ) from None
-            env = lmdb.open(self.agent_state_lmdb_path, subdir=False, readonly=True, lock=False)
+            checked = _core.open_agent_file(self.agent_state_lmdb_path)
+            try:
+                same = f"/proc/self/fd/{checked}"
+                env = lmdb.open(same, subdir=False, readonly=True, lock=False)
+            finally:
+                os.close(checked)
             self._state = env, env.open_db(create=False)
         return self._state
 

@@ -24,6 +24,8 @@ constexpr std::array all_settings = {
     Setting{"TENSORBUS_NAMESPACE", "default", "keeps the jobs on one store apart"},
     Setting{"TENSORBUS_SPIN_US", "",
             "microseconds that a blocked push-pull call spins before it sleeps"},
+    Setting{"TENSORBUS_STATE_DIR", "/tmp",
+            "folder of agents' files unless they are named; only its owner may enter it"},
     Setting{"TENSORBUS_STORE", "", "store URL that the command line uses without --store"},
     Setting{"TENSORBUS_TOKEN", "", "shared secret that store clients prove and servers ask for",
             true},

@@ -11,12 +11,6 @@
 #include "bus/store_directory.h"
 
 namespace tensorbus::bus {
-std::string default_queue_path(Rank rank) {
-  return "/tmp/agent_rank" + std::to_string(rank) + "_command.lmdb";
-}
-std::string default_state_path(Rank rank) {
-  return "/tmp/agent_rank" + std::to_string(rank) + "_state.lmdb";
-}
 
 Daemon::Daemon(std::shared_ptr<Store> store, DaemonOptions options, Deadline deadline)
     : options_(std::move(options)),

@@ -27,10 +27,6 @@ struct DaemonOptions {
   std::function<void(Step)> reached{};  // told of every step of the protocol; may be empty
 };
 
-// The paths that clients of this rank look at if they are told none.
-std::string default_queue_path(Rank rank);
-std::string default_state_path(Rank rank);
-
 // Owned by one thread; stop() from any.
 class Daemon {
  public:

@@ -343,15 +343,23 @@ void LmdbFile::fail(const std::string& what, int error) const {
                             damaged ? "; it is damaged: move it away to start empty" : ""));
 }
 
+os::Fd open_lmdb_file_to_look(const std::string& path) {
+  os::Fd file(::open(path.c_str(), O_RDONLY | O_CLOEXEC | O_NOFOLLOW | O_NONBLOCK));
+  if (!file) throw Error(Code::failed, os::errno_message(path, errno));
+  check_ours(file, path);
+  if (!check_whole(file, path)) refuse(path, "is empty: no agent has written to it");
+  return file;
+}
+
 std::optional<std::string> look_into_lmdb_file(const std::string& path, const std::string& kind,
                                                const std::string& key) noexcept try {
-  const os::Fd file(::open(path.c_str(), O_RDONLY | O_CLOEXEC | O_NOFOLLOW | O_NONBLOCK));
-  if (!file || !check_whole(file, path)) return std::nullopt;
+  const os::Fd file = open_lmdb_file_to_look(path);
+  const std::string same = "/proc/self/fd/" + std::to_string(file.get());
   MDB_env* environment = nullptr;
   if (mdb_env_create(&environment) != 0) return std::nullopt;
   const std::unique_ptr<MDB_env, decltype(&mdb_env_close)> owner(environment, mdb_env_close);
   // Without locks: whoever writes is silent, else nobody would look.
-  if (mdb_env_open(environment, path.c_str(), MDB_NOSUBDIR | MDB_RDONLY | MDB_NOLOCK, 0) != 0) {
+  if (mdb_env_open(environment, same.c_str(), MDB_NOSUBDIR | MDB_RDONLY | MDB_NOLOCK, 0) != 0) {
     return std::nullopt;
   }
   const Transaction transaction(environment, MDB_RDONLY);

@@ -62,6 +62,11 @@ class LmdbFile {
   bool remove_ = false;
 };
 
+// To look at what an agent has written, with the checks that it makes itself: whoever maps a file
+// of another user can be killed by it (SIGBUS when it is cut). Map what this descriptor names
+// (/proc/self/fd), not the path again. Throws Error(failed).
+os::Fd open_lmdb_file_to_look(const std::string& path);
+
 // For messages about an agent that does not answer: one entry of its file, without locks and
 // whatever is wrong with it (then nothing).
 std::optional<std::string> look_into_lmdb_file(const std::string& path, const std::string& kind,

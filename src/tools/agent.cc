@@ -15,6 +15,7 @@
 #include "base/log.h"
 #include "bus/daemon.h"
 #include "bus/halt.h"
+#include "bus/paths.h"
 #include "os/fd.h"
 #include "tensorbus/store.h"
 #include "tools/commands.h"
@@ -37,8 +38,8 @@ struct Options {
 
 constexpr std::string_view rank_mark = "{rank}";
 
-std::string path_for(std::string path, Rank rank, const std::string& fallback) {
-  if (path.empty()) return fallback;
+std::string path_for(std::string path, Rank rank, std::string (*fallback)(Rank)) {
+  if (path.empty()) return fallback(rank);
   const std::size_t at = path.find(rank_mark);
   if (at != std::string::npos) path.replace(at, rank_mark.size(), std::to_string(rank));
   return path;
@@ -80,8 +81,8 @@ int serve(const Options& options) {
   bus::DaemonOptions daemon;
   daemon.rank = options.rank;
   daemon.space = url.space_or(options.space);
-  daemon.queue_path = path_for(options.queue, options.rank, bus::default_queue_path(options.rank));
-  daemon.state_path = path_for(options.state, options.rank, bus::default_state_path(options.rank));
+  daemon.queue_path = path_for(options.queue, options.rank, bus::default_queue_path);
+  daemon.state_path = path_for(options.state, options.rank, bus::default_state_path);
   daemon.bind = options.bind;
   if (!options.halt_file.empty()) daemon.reached = bus::halt_where_told(options.halt_file);
   bus::Daemon agent(store, daemon, deadline);
@@ -184,10 +185,10 @@ void add_agent(CLI::App& app, Run& run) {
       "Keeps jobs on one store apart (default: $TENSORBUS_NAMESPACE or \"default\")");
   command->add_option("--command-queue", options->queue,
                       "LMDB file of accepted commands; workers connect to PATH.sock (default: "
-                      "/tmp/agent_rank{rank}_command.lmdb)");
+                      "agent_rank{rank}_command.lmdb in $TENSORBUS_STATE_DIR or /tmp)");
   command->add_option("--state", options->state,
                       "LMDB file of pairs, batches and the heartbeat (default: "
-                      "/tmp/agent_rank{rank}_state.lmdb)");
+                      "agent_rank{rank}_state.lmdb in $TENSORBUS_STATE_DIR or /tmp)");
   command->add_option("--bind", options->bind,
                       "Address of this machine on which agents of other hosts reach this one "
                       "(default: $TENSORBUS_BIND; without: this host only)");
