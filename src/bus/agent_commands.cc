@@ -4,22 +4,14 @@
 
 #include "base/log.h"
 #include "bus/agent.h"
+#include "bus/names.h"
 
 namespace tensorbus::bus {
 namespace {
 
 constexpr std::int64_t smallest_chunk = plan::part_alignment;
-constexpr std::size_t longest_name = 1024;
 
 [[noreturn]] void refuse(const std::string& why) { throw Error(Code::invalid_argument, why); }
-
-void check_name(const char* what, const std::string& name) {
-  if (name.empty()) refuse(fmt::format("{} is empty", what));
-  if (name.size() > longest_name) {
-    refuse(
-        fmt::format("{} has {} bytes; at most {} are possible", what, name.size(), longest_name));
-  }
-}
 
 // What streams are cut into: a wish, brought to what every fabric can do.
 std::int64_t chunk_bytes(const std::optional<std::int64_t>& wish) {
@@ -41,9 +33,7 @@ bool same_side(const InitPair& a, const InitPair& b) {
 }  // namespace
 
 void Agent::init_pair(const Submission& submission, const InitPair& pair) {
-  check_name("the pair's name", pair.pair);
-  check_name("the local name", pair.local);
-  check_name("the remote name", pair.remote);
+  check_names(pair);
   if (pair.local == pair.remote) {
     refuse(
         fmt::format("pair \"{}\": local and remote name are both \"{}\"", pair.pair, pair.local));
@@ -192,7 +182,7 @@ End Agent::local_end(const std::string& pair, const std::optional<std::string>& 
 }
 
 void Agent::register_batch(const Submission& submission, const RegisterBatch& command) {
-  check_name("the batch's id", command.batch);
+  check_names(command);
   if (command.items.empty()) refuse(fmt::format("batch \"{}\" has no tensors", command.batch));
   if (submission.loan == nullptr || submission.loan->tensors().size() != command.items.size()) {
     refuse(fmt::format("batch \"{}\": the memory of its tensors was not passed", command.batch));

@@ -10,6 +10,7 @@
 #include "base/log.h"
 #include "base/secret.h"
 #include "bus/loan.h"
+#include "bus/names.h"
 #include "bus/pending_command.h"
 #include "bus/renew.h"
 
@@ -116,6 +117,7 @@ Outcome Client::run(const Command& command, std::shared_ptr<Loan> loan, Deadline
 }
 
 void Client::init_pair(const InitPair& pair, bool blocking, Deadline deadline) {
+  check_names(pair);
   if (blocking) {
     wait_for_pair(pair.pair, pair.local, deadline);
     run(pair, nullptr, deadline);
@@ -185,6 +187,7 @@ std::uint64_t Client::register_tensors(const std::string& batch,
     views.push_back(view);
     pairs.insert(tensor.pair);
   }
+  check_names(command);
   for (const std::string& pair : pairs) wait_for_pair(pair, std::nullopt, deadline);
   registration->loan = make_loan(views, *gates_);
   try {
