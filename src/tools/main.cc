@@ -6,6 +6,7 @@
 #include "base/log.h"
 #include "tensorbus/status.h"
 #include "tools/commands.h"
+#include "tools/unknown.h"
 
 namespace tensorbus::tools {
 namespace {
@@ -43,7 +44,13 @@ int main_(int argc, char** argv) {
   try {
     app.parse(argc, argv);
   } catch (const CLI::ParseError& error) {
-    return app.exit(error) == 0 ? exit_ok : exit_usage;
+    if (error.get_exit_code() == 0) return app.exit(error);  // --help, --version
+    if (const auto unknown = unknown_word(app, {argv + 1, argv + argc})) {
+      std::cerr << "tensorbus: " << *unknown << "\nRun with --help for more information.\n";
+      return exit_usage;
+    }
+    app.exit(error);
+    return exit_usage;
   }
   try {
     return run();

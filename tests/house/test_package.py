@@ -46,6 +46,33 @@ def test_wrong_usage_is_exit_code_2(arguments):
     assert "--help" in done.stderr + done.stdout
 
 
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (["stroe"], '"stroe" is no command; did you mean "store"?'),
+        (["foo"], '"foo" is no command; there are agent, doctor, kv, launch, plan, store'),
+        (["kv", "gte", "x"], '"gte" is no command; did you mean "get"?'),
+        (["kv", "foo"], '"foo" is no command; there are barrier, delete, get, list, set, wait'),
+        (["agent", "--rnk", "0"], '"--rnk" is no option; did you mean "--rank"?'),
+        (["kv", "get", "--stor=x"], '"--stor" is no option; did you mean "--store"?'),
+        (["--versoin"], '"--versoin" is no option; did you mean "--version"?'),
+        (["doctor", "--zzz"], '"--zzz" is no option; there are --'),
+    ],
+)
+def test_an_unknown_word_is_named_with_the_nearest_one(arguments, message):
+    done = subprocess.run([PROGRAM, *arguments], capture_output=True, text=True, timeout=30)
+    assert done.returncode == 2
+    assert message in done.stderr
+    assert "--help" in done.stderr
+
+
+def test_a_script_of_launch_has_options_of_its_own():
+    done = subprocess.run(
+        [PROGRAM, "launch", "nothing.py", "--zzz"], capture_output=True, text=True, timeout=60
+    )
+    assert "is no option" not in done.stderr
+
+
 def test_log_records_reach_python():
     code = (
         "import logging, sys; logging.basicConfig(level=logging.DEBUG, stream=sys.stdout);"
