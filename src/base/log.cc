@@ -10,6 +10,7 @@
 #include <mutex>
 #include <string>
 
+#include "base/log_speaker.h"
 #include "tensorbus/status.h"
 
 namespace tensorbus::log {
@@ -71,9 +72,14 @@ void set_sink(Sink sink) {
   the_log().sink->point_to(std::make_shared<CallbackSink>(std::move(sink)));
 }
 
-void set_sink_to_stderr() {
+void set_sink_to_stderr() { set_sink_to_stderr_as(""); }
+
+void set_sink_to_stderr_as(std::string_view who) {
   auto target = std::make_shared<spdlog::sinks::stderr_sink_mt>();
-  target->set_pattern("%Y-%m-%d %H:%M:%S.%e %l: %v");
+  std::string speaker;
+  for (const char letter : who) speaker += letter == '%' ? "%%" : std::string(1, letter);
+  if (!who.empty()) speaker += ": ";
+  target->set_pattern("%Y-%m-%d %H:%M:%S.%e %l: " + speaker + "%v");
   the_log().sink->point_to(std::move(target));
 }
 

@@ -13,6 +13,7 @@
 
 #include "base/config.h"
 #include "base/log.h"
+#include "base/log_speaker.h"
 #include "bus/daemon.h"
 #include "bus/halt.h"
 #include "bus/paths.h"
@@ -128,11 +129,12 @@ int serve_several(const Options& options) {
       if (::getppid() != parent) ::_exit(exit_failed);
       Options own = options;
       own.rank = options.rank + i;
+      log::set_sink_to_stderr_as(fmt::format("agent {}", own.rank));
       try {
         ::_exit(serve(own));
       } catch (...) {
         const Status status = current_exception_status();
-        log::error("agent {}: {}", own.rank, status.message);
+        log::error("{}", status.message);
         ::_exit(exit_failed);
       }
     }

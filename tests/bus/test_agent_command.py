@@ -41,6 +41,11 @@ def test_several_agents_start_at_once_and_stop_cleanly(
     assert "another agent" in twin.errors
     agents.signal(signal.SIGTERM)
     assert agents.wait() == 0, agents.errors
+    # All write to one file: every line says whose it is.
+    lines = agents.errors.splitlines()
+    for rank in (4, 5):
+        assert any(f" info: agent {rank}: stopping on signal" in line for line in lines), lines
+    assert all(" agent 4: " in line or " agent 5: " in line for line in lines), lines
     # The files stay for the next agents, the sockets and locks do not.
     assert sorted(path.name for path in tmp_path.iterdir()) == ["4.q", "4.s", "5.q", "5.s"]
 
