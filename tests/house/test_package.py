@@ -119,7 +119,11 @@ def code_blocks(language: str) -> list[str]:
 def test_python_blocks_of_the_readme_run(number, tmp_path):
     script = tmp_path / "block.py"
     script.write_text(code_blocks("python")[number])
-    subprocess.run([sys.executable, script], check=True, timeout=60, cwd=tmp_path)
+    done = subprocess.run(
+        [sys.executable, script], capture_output=True, text=True, timeout=60, cwd=tmp_path
+    )
+    assert done.returncode == 0, done.stderr
+    assert done.stderr == "", "it warns"
 
 
 @pytest.mark.parametrize("number", range(len(code_blocks("sh"))))
