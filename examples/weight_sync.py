@@ -56,7 +56,7 @@ def trainer(store: CoreStore, rounds: int) -> None:
     client.close()
 
 
-def engine(store: CoreStore, rounds: int) -> None:
+def engine(store: CoreStore, rounds: int, hangs_in: int = 0) -> None:
     client, info = tensorbus.bootstrap_client()
     mine = info.agent_rank - RANKS
     whole = {name: weight.detach() for name, weight in make_model().named_parameters()}
@@ -68,10 +68,14 @@ def engine(store: CoreStore, rounds: int) -> None:
     batch = client.register_tensors("model", [(t, "weights", n) for n, t in columns.items()])
     trained = 0
     while trained < rounds:
+        if trained + 1 == hangs_in:
+            store.set(f"ready/{info.agent_rank}", str(trained))
+            threading.Event().wait()  # until it is killed
         recv = batch.transfer("recv")
         store.set(f"ready/{info.agent_rank}", str(trained))
         show_progress(recv, store, info.agent_rank)
         done = recv.result(timeout=60)
+        store.set(f"read/{done.round}/{info.agent_rank}", "")
         for _ in range(done.round - trained):  # one that was restarted has missed some
             for weight in whole.values():
                 train(weight)
@@ -100,10 +104,14 @@ def main() -> None:
     parser.add_argument("role", choices=["trainer", "engine"])
     parser.add_argument("--store", required=True)
     parser.add_argument("--rounds", type=int, default=6)
+    parser.add_argument("--hangs-in", type=int, default=0, help="an engine: the round to hang in")
     arguments = parser.parse_args()
     torch.set_num_threads(1)
     with connect(arguments.store, component="demo") as store:
-        {"trainer": trainer, "engine": engine}[arguments.role](store, arguments.rounds)
+        if arguments.role == "trainer":
+            trainer(store, arguments.rounds)
+        else:
+            engine(store, arguments.rounds, arguments.hangs_in)
 
 
 if __name__ == "__main__":
