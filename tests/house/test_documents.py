@@ -1,0 +1,54 @@
+"""What the documents say to paste can be pasted."""
+
+import re
+import socket
+import subprocess
+import sys
+from pathlib import Path
+
+DOCS = Path(__file__).resolve().parents[2] / "docs"
+SCRIPTS = Path(sys.executable).parent
+
+
+def blocks(text: str, language: str) -> list[str]:
+    return re.findall(rf"```{language}\n(.*?)```", text, re.DOTALL)
+
+
+def free_port() -> int:
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+        return listener.getsockname()[1]
+
+
+def test_the_plans_of_python_are_made(tmp_path: Path):
+    (block,) = blocks((DOCS / "plan.md").read_text(), "python")
+    script = tmp_path / "plan.py"
+    script.write_text(block)
+    done = subprocess.run([sys.executable, script], capture_output=True, text=True, timeout=60)
+    assert (done.returncode, done.stderr) == (0, "")
+
+
+def test_the_quickstart_of_the_bus_runs(tmp_path: Path):
+    text = (DOCS / "bus.md").read_text()
+    quickstart = text[text.index("## Quickstart") : text.index("## State dicts")]
+    for name, block in zip(["trainer", "engine"], blocks(quickstart, "python"), strict=True):
+        assert f"`{name}.py`" in quickstart
+        (tmp_path / f"{name}.py").write_text(block)
+    # Others may use the port and the files that everybody has by default.
+    shell = "".join(blocks(quickstart, "sh")).replace("29500", str(free_port()))
+    shell = shell.replace("--spawn 4", "--spawn 4 --command-queue '{rank}.q' --state '{rank}.s'")
+    shell = re.sub(
+        r"AGENT_RANK=(\S+)",
+        r"AGENT_RANK=\1 TENSOR_BUS_COMMAND_QUEUE_PATH=\1.q TENSOR_BUS_STATE_PATH=\1.s",
+        shell,
+    )
+    done = subprocess.run(
+        ["bash", "-c", f"set -eu\ntrap 'kill $(jobs -p) 2>/dev/null || true' EXIT\n{shell}\nwait"],
+        capture_output=True,
+        text=True,
+        timeout=60,
+        cwd=tmp_path,
+        env={"PATH": f"{SCRIPTS}:/usr/bin:/bin"},
+    )
+    assert "rank 2 has [0.0, 1.0, 2.0] in its first row" in done.stdout, done.stderr
+    assert "rank 3 has [3.0, 4.0, 5.0] in its first row" in done.stdout, done.stderr
+    assert "Traceback" not in done.stderr, done.stderr
