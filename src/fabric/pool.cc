@@ -21,9 +21,12 @@ namespace {
 
 constexpr std::size_t smallest_block = 64;
 
-// Four sizes per doubling: at most a fifth of a block is unused.
+std::size_t round_to_page(std::size_t bytes) {
+  return (bytes + os::page_size() - 1) / os::page_size() * os::page_size();
+}
+
+// Four sizes per doubling: from 16 KiB on at most a fifth of a block is unused.
 std::size_t class_size(std::size_t bytes) {
-  if (bytes > (std::size_t{1} << 60)) throw Error(Code::failed, "there is no such memory");
   bytes = std::max(bytes, smallest_block);
   const std::size_t step = std::max(std::bit_floor(bytes - 1) / 4, smallest_block);
   const std::size_t unit = bytes > os::page_size() ? std::max(step, os::page_size()) : step;
@@ -104,17 +107,33 @@ struct Pool::State {
     return data < segment.memory.data() + segment.memory.size() ? &segment : nullptr;
   }
 
-  std::byte* take(std::size_t size) {
+  // Blocks that share segments have one of four sizes per doubling, others the pages they need.
+  std::size_t size_for(std::size_t bytes) const {
+    if (bytes > (std::size_t{1} << 60)) throw Error(Code::failed, "there is no such memory");
+    return is_large(bytes) ? round_to_page(bytes) : class_size(bytes);
+  }
+  bool is_large(std::size_t bytes) const noexcept { return bytes > options.segment_bytes / 2; }
+
+  // A block that came back and is not much larger than this, if there is one; its size then.
+  std::byte* reuse(std::size_t& size) {
+    const std::size_t most = is_large(size) ? size + size / 4 : size;
+    const auto found = free_blocks.lower_bound(size);
+    if (found == free_blocks.end() || found->first > most) return nullptr;
+    std::byte* const block = found->second.back();
+    found->second.pop_back();
+    size = found->first;
+    if (found->second.empty()) free_blocks.erase(found);
+    return block;
+  }
+
+  std::byte* take(std::size_t bytes) {
+    std::size_t size = size_for(bytes);
     const std::lock_guard lock(mutex);
-    std::vector<std::byte*>& list = free_blocks[size];
-    std::byte* block = nullptr;
-    if (!list.empty()) {
-      block = list.back();
-      list.pop_back();
+    std::byte* block = reuse(size);
+    if (block != nullptr) {
       ++segment_at(block)->lent;
     } else {
-      Segment& segment =
-          size > options.segment_bytes / 2 ? add_segment(size) : open_segment(aligned(size));
+      Segment& segment = is_large(size) ? add_segment(size) : open_segment(aligned(size));
       // Blocks of whole pages start on one.
       if (size >= os::page_size()) segment.fresh = round_to_page(segment.fresh);
       block = segment.memory.data() + segment.fresh;
@@ -156,9 +175,6 @@ struct Pool::State {
     if (known != adopted.end() && known->second.expired()) adopted.erase(known);
   }
 
-  static std::size_t round_to_page(std::size_t bytes) {
-    return (bytes + os::page_size() - 1) / os::page_size() * os::page_size();
-  }
   // With what aligning its start may cost.
   static std::size_t aligned(std::size_t size) {
     return size >= os::page_size() ? size + os::page_size() : size;
@@ -170,8 +186,8 @@ struct Pool::State {
   std::map<std::byte*, Segment> segments;           // by address
   std::atomic<std::uintptr_t> lowest{UINTPTR_MAX};  // of all segments that ever were
   std::atomic<std::uintptr_t> end{0};
-  std::map<std::byte*, Lent> blocks;  // that are lent, by address
-  std::map<std::size_t, std::vector<std::byte*>> free_blocks;
+  std::map<std::byte*, Lent> blocks;                           // that are lent, by address
+  std::map<std::size_t, std::vector<std::byte*>> free_blocks;  // by size, no list is empty
   std::map<Adopted, std::weak_ptr<std::byte>> adopted;
   Segment* open = nullptr;
   std::uint64_t next_segment = 1;
@@ -186,8 +202,7 @@ std::shared_ptr<std::byte> Pool::allocate(std::size_t bytes) {
     throw Error(Code::failed,
                 "this pool belongs to the process that forked; make a new one in the child");
   }
-  const std::size_t size = class_size(bytes);
-  return {state_->take(size), [state = state_](std::byte* block) { state->give_back(block); }};
+  return {state_->take(bytes), [state = state_](std::byte* block) { state->give_back(block); }};
 }
 
 std::shared_ptr<std::atomic<std::uint64_t>> Pool::allocate_word(std::uint64_t value) {
@@ -273,6 +288,7 @@ void Pool::trim() {
   const std::lock_guard lock(state_->mutex);
   const auto in_unused = [&](std::byte* block) { return state_->segment_at(block)->lent == 0; };
   for (auto& [size, blocks] : state_->free_blocks) std::erase_if(blocks, in_unused);
+  std::erase_if(state_->free_blocks, [](const auto& entry) { return entry.second.empty(); });
   if (state_->open != nullptr && state_->open->lent == 0) state_->open = nullptr;
   std::erase_if(state_->segments, [&](const auto& entry) {
     if (entry.second.lent > 0) return false;

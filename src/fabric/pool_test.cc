@@ -95,6 +95,22 @@ TEST(PoolTest, LargeBlocksAreKeptAndTrimmed) {
   EXPECT_TRUE(pool.find(held.get(), 10).has_value());
 }
 
+TEST(PoolTest, LargeBlocksTakeTheirPagesAndNoMore) {
+  Pool pool(small);
+  const std::size_t bytes = (std::size_t{5} << 20) + 1;
+  std::byte* address = nullptr;
+  {
+    const auto block = pool.allocate(bytes);
+    address = block.get();
+    EXPECT_LE(pool.use().lent_bytes, bytes + os::page_size());
+    EXPECT_EQ(pool.use().reserved_bytes, pool.use().lent_bytes);
+  }
+  // One that is a little smaller gets it, one that would leave much of it unused does not.
+  EXPECT_EQ(pool.allocate(bytes - bytes / 8).get(), address);
+  EXPECT_NE(pool.allocate(bytes / 2).get(), address);
+  EXPECT_EQ(pool.allocate(bytes).get(), address);
+}
+
 TEST(PoolTest, BlocksOutliveTheirPool) {
   std::shared_ptr<std::byte> block;
   {
