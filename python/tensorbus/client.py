@@ -304,8 +304,9 @@ class TensorBusClient:
         """Whether the sender has published a round that this receiver has not read yet.
 
         On the sending side: whether its own last round is published. ``sync_round`` asks about that
-        round. ``blocking=False`` answers at once from what the agent knows; a blocking call waits
-        for True and raises ``TimeoutError``.
+        round. ``blocking=False`` answers at once from what the agent knows. A blocking call waits
+        for True; at its ``timeout`` it returns False, and who is missing is logged (``INFO``). An
+        agent that does not answer at all is a ``TimeoutError``.
         """
         self._check_open()
         return self._core.query_signal(batch_id, blocking, sync_round, role, timeout)

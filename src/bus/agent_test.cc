@@ -438,6 +438,29 @@ TEST_P(AgentTest, AQuerySaysWhetherARoundIsThere) {
   EXPECT_FALSE(fleet_.wait(2, ask(2, false, 2)).signal);
 }
 
+// proves: B3.12
+TEST_P(AgentTest, AQueryThatWaitsInVainNamesThoseWhoAreMissing) {
+  fleet_.set_up(train_, infer_, shape);
+  const auto soon = [&] {
+    return Deadline(fleet_.cluster.clock().now() + std::chrono::milliseconds(500));
+  };
+  const auto told = [&](Rank rank, std::optional<std::int64_t> round) {
+    const Command query = QuerySignal{"b", true, round, std::nullopt};
+    const Outcome outcome = fleet_.wait(rank, fleet_.node(rank).submit(query, nullptr, soon()));
+    EXPECT_EQ(outcome.status.code, Code::timeout);
+    return outcome.status.message;
+  };
+  const CommandId sending = fleet_.send(0);
+  EXPECT_NE(told(2, std::nullopt).find(": rank 1 has not offered one"), std::string::npos);
+  EXPECT_NE(told(2, 1).find(": rank 1 has not offered round 1"), std::string::npos);
+  EXPECT_NE(told(2, 2).find(": rank 0, 1 has not offered round 2"), std::string::npos);
+  EXPECT_NE(told(1, std::nullopt).find("this rank itself has not sent round 1"), std::string::npos);
+  // Who has taken a round back had offered it.
+  fleet_.node(0).cancel(sending, {Code::cancelled, "given up"});
+  fleet_.wait(0, sending);
+  EXPECT_NE(told(2, 1).find(": rank 1 has not offered round 1"), std::string::npos);
+}
+
 // proves: B3.5, B3.7, B3.14
 TEST_P(AgentTest, ALiveBatchIsNotReplacedAndAnOldHandlerClosesOnlyItsOwn) {
   fleet_.set_up(train_, infer_, shape);

@@ -109,15 +109,31 @@ void Batch::answer_queries() {
     outcome.signal = signal;
     if (!signal && each.query.wait) {
       outcome.status = {Code::timeout,
-                        fmt::format("batch \"{}\": no round was published in time{}", key_.batch,
-                                    reader_ == nullptr || !reader_->started()
-                                        ? std::string("; this rank has not joined the senders")
-                                        : fmt::format("; rank {} has not offered one",
-                                                      fmt::join(reader_->awaited(), ", ")))};
+                        fmt::format("batch \"{}\": no round was published in time: {}", key_.batch,
+                                    unpublished(each.query.round))};
     }
     complete(each.id, std::move(outcome));
     return true;
   });
+}
+
+// A batch goes both ways, and nobody knows which one the asker means: why nothing was published.
+std::string Batch::unpublished(std::optional<std::int64_t> round) const {
+  std::vector<std::string> reasons;
+  if (reader_ != nullptr && reader_->started()) {
+    reasons.push_back(fmt::format("rank {} has not offered {}",
+                                  fmt::join(reader_->awaited(round), ", "),
+                                  round ? fmt::format("round {}", *round) : "one"));
+  } else if (!one_way(Direction::send)) {
+    reasons.emplace_back("this rank has not joined the senders");
+  }
+  if (!one_way(Direction::recv)) {
+    const std::int64_t own = round.value_or(std::max<std::int64_t>(last_round_, 1));
+    reasons.push_back(last_round_ < own
+                          ? fmt::format("this rank itself has not sent round {}", own)
+                          : fmt::format("its own round {} waits for those before it", own));
+  }
+  return fmt::format("{}", fmt::join(reasons, ", and "));
 }
 
 void Batch::close(std::optional<CommandId> id, const Status& why) {

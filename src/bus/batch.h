@@ -107,6 +107,7 @@ class Batch {
   void end_command(Queued& queued, const Status& why, bool at_deadline);
   void expire();
   void answer_queries();
+  std::string unpublished(std::optional<std::int64_t> round) const;
   std::string waits_for(const Queued& queued) const;
 
   // batch_match.cc

@@ -355,7 +355,14 @@ Versions Client::versions(const QueryVersions& query, Deadline deadline) {
 }
 
 bool Client::query_signal(const QuerySignal& query, Deadline deadline) {
-  return run(query, nullptr, deadline).signal;
+  try {
+    return run(query, nullptr, deadline).signal;
+  } catch (const CommandError& error) {
+    // Its agent has answered, that there is none so far: as good an answer as any.
+    if (error.code() != Code::timeout) throw;
+    log::info("{}", error.what());
+    return false;
+  }
 }
 
 void Client::forget(std::uint64_t registration) noexcept {

@@ -66,6 +66,7 @@ class Client {
   std::vector<std::size_t> moved(const std::string& batch, const std::optional<std::string>& role,
                                  std::span<const TensorView> now);
   Versions versions(const QueryVersions& query, Deadline deadline);
+  // False, too, when it has waited in vain: who is missing is logged.
   bool query_signal(const QuerySignal& query, Deadline deadline);
   // Closes this registration, never a newer one of the same batch.
   void close_batch(const std::string& batch, std::uint64_t registration, bool blocking,

@@ -371,17 +371,15 @@ void Reader::on_word(Rank rank, std::uint64_t serial, std::int64_t round, RoundW
 bool Reader::published(std::optional<std::int64_t> round) const {
   if (!started()) return false;
   if (!round) return choice().ready;
-  return std::ranges::all_of(sources_, [&](const auto& entry) {
-    const SourceView& view = entry.second.view;
-    return view.floor > *round || (view.floor == *round && view.offered);
-  });
+  return awaited(round).empty();
 }
 
-std::vector<Rank> Reader::awaited() const {
+std::vector<Rank> Reader::awaited(std::optional<std::int64_t> round) const {
+  // No source is beyond the next round.
+  const std::int64_t wanted = round.value_or(choice().round);
   std::vector<Rank> ranks;
-  const std::int64_t round = choice().round;
   for (const auto& [rank, source] : sources_) {
-    if (!source.view.offered || source.view.floor < round) ranks.push_back(rank);
+    if (!has_offered(source.view, wanted)) ranks.push_back(rank);
   }
   return ranks;
 }

@@ -85,8 +85,8 @@ class Reader : public std::enable_shared_from_this<Reader> {
 
   // Whether all sources offer the next round, or have offered `round` once.
   bool published(std::optional<std::int64_t> round) const;
-  // The sources that a recv waits for.
-  std::vector<Rank> awaited() const;
+  // The sources because of which that is not so: for a recv, those that it waits for.
+  std::vector<Rank> awaited(std::optional<std::int64_t> round = std::nullopt) const;
   // Who is sending to us now, and which round.
   std::map<Rank, std::int64_t> offering() const;
   // Marks a source's round: both are sending. Nothing if it is over.
@@ -128,6 +128,10 @@ class Reader : public std::enable_shared_from_this<Reader> {
   void on_word(Rank rank, std::uint64_t serial, std::int64_t round, RoundWord word);
   void fail_joining(const std::string& why);
   Choice choice() const;
+  // Whether a source that looks like this has offered this round.
+  static bool has_offered(const SourceView& view, std::int64_t round) {
+    return view.floor > round || (view.floor == round && view.offered);
+  }
   fabric::Source lent(const SourceEnd& source) const {
     return {source.link->peer(), source.region, source.ticket};
   }

@@ -194,15 +194,16 @@ def test_the_queue_can_be_looked_at(bus):
             sending.result(20)
 
 
-@pytest.mark.proves("B3.12", "B5.12")
+@pytest.mark.proves("B3.12", "B5.12", "B6.2")
 def test_no_signal_is_lost(bus):
     sent, got = torch.ones(3), torch.zeros(3)
     (_, b), (send, recv) = two_sides(bus, [(sent, "p")], [(got, "p")])
     assert recv.query_transfer_signal(blocking=False) is False
-    with pytest.raises(TimeoutError):
-        recv.query_transfer_signal(timeout=0.1)
+    assert recv.query_transfer_signal(timeout=0.1) is False
     for round_ in range(1, 4):
         sending = send.transfer("send")
+        while not recv.query_transfer_signal(timeout=0.001):
+            pass
         assert recv.query_transfer_signal(timeout=20) is True
         assert recv.query_transfer_signal(blocking=False, sync_round=round_) is True
         assert recv.query_transfer_signal(blocking=False, sync_round=round_ + 1) is False
@@ -384,3 +385,20 @@ def test_overlapping_sources_are_read_and_never_changed(bus):
     for mine, theirs, old in zip(sent, got, before, strict=True):
         assert torch.equal(mine, old)
         assert torch.equal(theirs, old)
+
+
+class MeshShape:
+    """No more of a DeviceMesh than the seed asks for."""
+
+    def __init__(self, *shape: int) -> None:
+        self.mesh = type("OnlyShape", (), {"shape": shape})()
+
+
+@pytest.mark.proves("B3.1")
+def test_anything_with_the_shape_of_a_mesh_is_a_mesh(threads: Bus):
+    a, b = threads.client(0), threads.client(1)
+    together(
+        lambda: a.init_pair("p", "a", "b", 1, MeshShape(1), [Shard(0)]),
+        lambda: b.init_pair("p", "b", "a", 1, (1,), [Replicate()]),
+    )
+    assert tensorbus.Layout(MeshShape(2, 2), [Shard(0), Replicate()]).ranks == [0, 1, 2, 3]
