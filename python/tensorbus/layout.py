@@ -64,20 +64,30 @@ def plan(
 
 
 def mesh_of(mesh: Any) -> tuple[list[int], list[int] | None]:
-    """Its shape, and its ranks if it says."""
+    """Its shape, and its ranks if it says: whatever has ``.mesh.shape`` need not."""
     if isinstance(mesh, int):
         return [mesh], None
     ranks = getattr(mesh, "mesh", None)
     if ranks is None:
         return [int(size) for size in mesh], None
     shape = [int(size) for size in ranks.shape]
-    return shape, [int(rank) for rank in ranks.reshape(-1).tolist()] if shape else None
+    says_ranks = shape and hasattr(ranks, "reshape")
+    return shape, [int(rank) for rank in ranks.reshape(-1).tolist()] if says_ranks else None
+
+
+def is_outside(mesh: Any) -> bool:
+    """Whether this process has no place in a torch ``DeviceMesh``."""
+    return _is_device_mesh(mesh) and mesh.get_coordinate() is None
+
+
+def _is_device_mesh(mesh: Any) -> bool:
+    torch_meshes = sys.modules.get("torch.distributed.device_mesh")
+    return torch_meshes is not None and isinstance(mesh, torch_meshes.DeviceMesh)
 
 
 def coordinate_of(mesh: Any) -> list[int] | None:
     """Where this process is in a torch ``DeviceMesh``; None for a mere shape."""
-    torch_meshes = sys.modules.get("torch.distributed.device_mesh")
-    if torch_meshes is None or not isinstance(mesh, torch_meshes.DeviceMesh):
+    if not _is_device_mesh(mesh):
         return None
     coordinate = mesh.get_coordinate()
     if coordinate is None:
