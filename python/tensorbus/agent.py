@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from tensorbus import _core
+from tensorbus.environment import own_namespace
 from tensorbus.kvstore import StoreServer, connect
 from tensorbus.paths import bind_address, command_queue_path, state_path
 
@@ -56,7 +57,7 @@ class TensorBusAgent:
         self._running = False
         self._end: bool | None = None  # how to close when run() has ended
         scheme = "etcd" if store_backend == "etcd" else "tensorbus"
-        space = store_namespace or _core.variable("TENSORBUS_NAMESPACE") or "default"
+        space = own_namespace(store_namespace)
         try:
             if rank == 0 and store_backend == "tcp":
                 self._server = self._host_store(store_host, store_port)

@@ -9,6 +9,7 @@ from dataclasses import dataclass
 
 from tensorbus import _core
 from tensorbus.client import TensorBusClient
+from tensorbus.environment import number
 from tensorbus.paths import command_queue_path, state_path
 
 __all__ = ["BootstrapInfo", "bootstrap_client", "logger", "setup_ptrace"]
@@ -78,7 +79,7 @@ def setup_ptrace(pid: int | None = None) -> None:
 
 
 def _agent_rank() -> tuple[int, int | None, str]:
-    direct = _number("AGENT_RANK")
+    direct = number("AGENT_RANK")
     if direct is not None:
         return direct, None, "direct"
     local = _first_number("LOCAL_RANK", "RANK")
@@ -87,26 +88,17 @@ def _agent_rank() -> tuple[int, int | None, str]:
             "none of AGENT_RANK, LOCAL_RANK and RANK is set; set AGENT_RANK to the rank of this "
             "worker's agent"
         )
-    offset = _number("AGENT_RANK_OFFSET") or 0
+    offset = number("AGENT_RANK_OFFSET") or 0
     return local + offset, offset, "offset"
 
 
 def _first_number(*variables: str) -> int | None:
-    return next((n for n in map(_number, variables) if n is not None), None)
-
-
-def _number(variable: str) -> int | None:
-    text = _core.variable(variable)
-    if text is None:
-        return None
-    if not (text.isascii() and text.isdigit()):
-        raise ValueError(f"{variable} is {text!r}; expected an integer of 0 or more")
-    return int(text)
+    return next((n for n in map(number, variables) if n is not None), None)
 
 
 def _device() -> str:
     torch = sys.modules.get("torch")
-    local = _number("LOCAL_RANK")
+    local = number("LOCAL_RANK")
     if local is not None and torch is not None and torch.cuda.is_available():
         return f"cuda:{local}"
     return "cpu"

@@ -12,7 +12,8 @@ from typing import Any, Literal
 from tensorbus import _core
 from tensorbus.command_queue import CommandQueue
 from tensorbus.dtensor import check_layout, dtensor_types, global_shapes, local_parts
-from tensorbus.kvstore import CoreStore, KVStore, connect
+from tensorbus.environment import own_namespace, own_rank, store_url
+from tensorbus.kvstore import CoreStore, connect
 from tensorbus.layout import coordinate_of, mesh_of, placement_of
 from tensorbus.link import Link
 from tensorbus.parting import keep_until
@@ -62,16 +63,16 @@ class TensorBusClient:
             raise ValueError(f"agent_rank is {agent_rank}; ranks are 0 or more")
         queue = command_queue_path(agent_rank, lmdb_command_queue_path)
         state = state_path(agent_rank, agent_state_lmdb_path)
-        space = namespace or _core.variable("TENSORBUS_NAMESPACE") or "default"
+        space = own_namespace(namespace)
         core = _core.BusClient(queue, state, space, agent_rank, connection_timeout)
         self._set_up(core, agent_rank, state)
 
     @classmethod
     def embedded(
         cls,
-        store: str | KVStore,
-        rank: int,
-        namespace: str = "default",
+        store: str | CoreStore | None = None,
+        rank: int | None = None,
+        namespace: str | None = None,
         *,
         connection_timeout: float = 30.0,
         bind: str | None = None,
@@ -79,23 +80,27 @@ class TensorBusClient:
     ) -> TensorBusClient:
         """A client with an agent of its own, on a thread of this process and without files.
 
-        ``store`` is a URL or a store of ``tensorbus.kvstore``; ``rank`` is unique among the agents
-        of the namespace. ``bind`` (default: ``TENSORBUS_BIND``) is the address of this machine on
-        which agents of other hosts reach it; without one it serves this host only. ``ports`` are
-        the first and the last that it may listen on there (default: ``TENSORBUS_PORTS``, or any).
+        ``store`` (default: ``TENSORBUS_STORE``) is a URL or a store of ``tensorbus.kvstore`` that
+        has leases and watches: all but torch's own server. ``rank`` (default: ``AGENT_RANK``) is
+        unique among the agents of the namespace, which is the one in the URL, else ``namespace``,
+        else that of the given store unless it is ``"default"``, else ``TENSORBUS_NAMESPACE``.
+        ``bind`` (default: ``TENSORBUS_BIND``) is the address of this machine on which agents of
+        other hosts reach it; without one it serves this host only. ``ports`` are the first and
+        the last that it may listen on there (default: ``TENSORBUS_PORTS``, or any).
         """
-        if rank < 0:
-            raise ValueError(f"rank is {rank}; ranks are 0 or more")
+        rank = own_rank(rank)
         own_store = None
-        if isinstance(store, str):
-            own_store = connect(store, timeout=connection_timeout, namespace=namespace)
-            store, namespace = own_store, own_store.namespace
         if not isinstance(store, CoreStore):
-            raise ValueError(f"store is a URL or a store of tensorbus.kvstore, not {store!r:.100}")
+            own_store = connect(
+                store_url(store), timeout=connection_timeout, namespace=namespace or "default"
+            )
+            store = own_store
+        told = store.namespace if own_store is not None or not namespace else namespace
+        space = own_namespace(namespace) if told == "default" else told
         client = cls.__new__(cls)
         try:
             core = _core.BusClient(
-                store._core, rank, namespace, bind_address(bind), ports, connection_timeout
+                store._core, rank, space, bind_address(bind), ports, connection_timeout
             )
         except BaseException:
             if own_store is not None:

@@ -28,7 +28,8 @@ constexpr std::array all_settings = {
             "microseconds that a blocked push-pull call spins before it sleeps"},
     Setting{"TENSORBUS_STATE_DIR", "/tmp",
             "folder of agents' files unless they are named; only its owner may enter it"},
-    Setting{"TENSORBUS_STORE", "", "store URL that the command line uses without --store"},
+    Setting{"TENSORBUS_STORE", "",
+            "store URL for the command line without --store, and for embedded()"},
     Setting{"TENSORBUS_TOKEN", "", "shared secret that store clients prove and servers ask for",
             true},
 };

@@ -26,7 +26,7 @@ TRANSFER = {"transfer_type": REQUIRED, "blocking": False, "timeout": 30.0}
         ),
         (
             TensorBusClient.embedded,
-            {"store": REQUIRED, "rank": REQUIRED, "namespace": "default"},
+            {"store": None, "rank": None, "namespace": None},
             {"connection_timeout": 30.0, "bind": None},
         ),
         (
