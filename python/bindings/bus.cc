@@ -189,6 +189,7 @@ std::uint64_t register_tensors(BusClient& client, const std::string& batch, cons
                                std::optional<std::int64_t> chunk_bytes,
                                std::optional<std::string> role, const std::string& verify,
                                const std::vector<std::optional<OwnLayout>>& layouts,
+                               std::vector<std::string> pairs,
                                const std::optional<std::pair<bool, std::int64_t>>& versioned,
                                Timeout timeout) {
   const TensorList taken = take_in_batch(tensors, items);
@@ -204,6 +205,7 @@ std::uint64_t register_tensors(BusClient& client, const std::string& batch, cons
   options.chunk_bytes = chunk_bytes;
   options.role = std::move(role);
   options.verify = parse_verify(verify);
+  options.pairs = std::move(pairs);
   if (versioned) options.versioned = bus::Versioned{direction(versioned->first), versioned->second};
   const WithoutGil without_gil;
   return client->register_tensors(batch, batch_tensors, options, deadline(timeout));
@@ -332,14 +334,23 @@ void bind_client(nb::module_& module) {
            nb::arg("coordinate").none(), nb::arg("blocking"), nb::arg("timeout").none())
       .def("register_tensors", &register_tensors, nb::arg("batch"), nb::arg("tensors"),
            nb::arg("items"), nb::arg("global_shapes"), nb::arg("chunk_bytes").none(),
-           nb::arg("role").none(), nb::arg("verify"), nb::arg("layouts"), nb::arg("version").none(),
-           nb::arg("timeout").none(),
+           nb::arg("role").none(), nb::arg("verify"), nb::arg("layouts"), nb::arg("pairs"),
+           nb::arg("versioned").none(), nb::arg("timeout").none(),
            nb::sig("def register_tensors(self, batch: str, tensors: list[object], "
                    "items: list[tuple[str, str]], "
                    "global_shapes: list[collections.abc.Sequence[int] | None], "
                    "chunk_bytes: int | None, role: str | None, verify: str, "
-                   "layouts: collections.abc.Sequence[object], version: tuple[bool, int] | None, "
-                   "timeout: float | None) -> int"))
+                   "layouts: collections.abc.Sequence[object], pairs: list[str], "
+                   "versioned: tuple[bool, int] | None, timeout: float | None) -> int"))
+      .def(
+          "refuse",
+          [](BusClient& self, const std::string& batch, const std::string& role,
+             const std::string& pair, bool send, const std::string& why, Timeout timeout) {
+            self->refuse(batch, role, pair, {direction(send), 0}, why, deadline(timeout));
+          },
+          nb::arg("batch"), nb::arg("role"), nb::arg("pair"), nb::arg("send"), nb::arg("why"),
+          nb::arg("timeout").none(), Release(),
+          "Tells the others of a batch why this rank cannot take part in it.")
       .def("transfer", &transfer, nb::arg("batch"), nb::arg("send"), nb::arg("role").none(),
            nb::arg("tensors"), nb::arg("blocking"), nb::arg("version").none(),
            nb::arg("timeout").none(),

@@ -1,8 +1,11 @@
 #include "pooled.h"
 
+#include <nanobind/stl/tuple.h>
+
 #include <algorithm>
 #include <cstring>
 #include <mutex>
+#include <tuple>
 
 #include "copy/redistribute.h"
 #include "dlpack.h"
@@ -82,6 +85,35 @@ bool is_dense(const TensorView& view) {
                             plan::contiguous_strides(Shape(view.shape.begin(), view.shape.end())));
 }
 
+std::size_t dense_bytes(const TensorForm& form) {
+  return item_bytes(form.dtype) * static_cast<std::size_t>(element_count(form.shape));
+}
+
+std::size_t rounded_up(std::size_t bytes, std::size_t unit) {
+  return (bytes + unit - 1) / unit * unit;
+}
+
+nb::list empty(const std::vector<std::tuple<Shape, std::string, bool>>& wanted) {
+  std::vector<TensorForm> forms;
+  for (const auto& [shape, dtype, torch] : wanted) {
+    for (const std::int64_t length : shape) {
+      if (length < 0) throw Error(Code::invalid_argument, "a shape has a negative length");
+    }
+    forms.push_back({parse_dtype(dtype), shape, {}});
+  }
+  std::vector<PooledTensor> tensors;
+  {
+    const WithoutGil without_gil;
+    tensors = allocate_together(*process_pool(), forms);
+  }
+  nb::list made;
+  for (std::size_t i = 0; i < tensors.size(); ++i) {
+    made.append(
+        to_python(tensors[i], std::get<2>(wanted[i]) ? Framework::torch : Framework::numpy));
+  }
+  return made;
+}
+
 void copy_into(const nb::list& targets, const nb::list& sources) {
   const auto name = [](std::size_t index) { return "tensor " + std::to_string(index); };
   const TensorList to = take_in(targets, name);
@@ -123,16 +155,26 @@ std::vector<PooledTensor> allocate(fabric::Pool& pool, std::span<const TensorFor
   std::vector<PooledTensor> tensors;
   tensors.reserve(forms.size());
   for (const TensorForm& form : forms) {
-    std::size_t bytes = item_bytes(form.dtype);
-    Shape strides(form.shape.size());
-    std::int64_t stride = 1;
-    for (std::size_t dim = form.shape.size(); dim-- > 0;) {
-      strides[dim] = stride;
-      stride *= std::max<std::int64_t>(form.shape[dim], 1);
-      bytes *= static_cast<std::size_t>(form.shape[dim]);
-    }
-    tensors.push_back(
-        {bytes == 0 ? nullptr : pool.allocate(bytes), form.dtype, form.shape, std::move(strides)});
+    const std::size_t bytes = dense_bytes(form);
+    tensors.push_back({bytes == 0 ? nullptr : pool.allocate(bytes), form.dtype, form.shape,
+                       plan::contiguous_strides(form.shape)});
+  }
+  return tensors;
+}
+
+std::vector<PooledTensor> allocate_together(fabric::Pool& pool, std::span<const TensorForm> forms) {
+  constexpr std::size_t alignment = 64;
+  std::size_t total = 0;
+  for (const TensorForm& form : forms) total += rounded_up(dense_bytes(form), alignment);
+  const std::shared_ptr<std::byte> block = total == 0 ? nullptr : pool.allocate(total);
+  std::vector<PooledTensor> tensors;
+  tensors.reserve(forms.size());
+  std::byte* at = block.get();
+  for (const TensorForm& form : forms) {
+    const std::size_t bytes = dense_bytes(form);
+    tensors.push_back({bytes == 0 ? nullptr : std::shared_ptr<std::byte>(block, at), form.dtype,
+                       form.shape, plan::contiguous_strides(form.shape)});
+    at += rounded_up(bytes, alignment);
   }
   return tensors;
 }
@@ -151,22 +193,9 @@ void bind_pooled(nb::module_& module) {
           "__dlpack_device__", [](const PooledTensor&) { return nb::make_tuple(dlpack::cpu, 0); },
           nb::sig("def __dlpack_device__(self) -> tuple[int, int]"));
 
-  module.def(
-      "empty",
-      [](const Shape& shape, const std::string& dtype, bool torch) {
-        for (const std::int64_t length : shape) {
-          if (length < 0) throw Error(Code::invalid_argument, "a shape has a negative length");
-        }
-        const TensorForm form{parse_dtype(dtype), shape, {}};
-        std::vector<PooledTensor> tensors;
-        {
-          const WithoutGil without_gil;
-          tensors = allocate(*process_pool(), {&form, 1});
-        }
-        return to_python(tensors.front(), torch ? Framework::torch : Framework::numpy);
-      },
-      nb::arg("shape"), nb::arg("dtype"), nb::arg("torch"),
-      nb::sig("def empty(shape: Sequence[int], dtype: str, torch: bool) -> object"));
+  module.def("empty", &empty, nb::arg("wanted"),
+             nb::sig("def empty(wanted: list[tuple[list[int], str, bool]]) -> list[object]"),
+             "Tensors side by side in one block: shape, type, whether it is to be torch's.");
   module.def(
       "is_pooled",
       [](nb::handle tensor) {

@@ -25,6 +25,8 @@ struct PooledTensor {
   TensorView view() const { return {memory.get(), dtype, shape, strides}; }
 };
 std::vector<PooledTensor> allocate(fabric::Pool& pool, std::span<const TensorForm> forms);
+// The same in one block, which goes back as one: nothing is lost to rounding each of them up.
+std::vector<PooledTensor> allocate_together(fabric::Pool& pool, std::span<const TensorForm> forms);
 
 enum class Framework { torch, numpy };
 // Error(unsupported) for a type that numpy does not have.

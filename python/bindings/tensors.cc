@@ -1,7 +1,9 @@
+#include <memory>
 #include <vector>
 
 #include "base/bytes.h"
 #include "intake.h"
+#include "pooled.h"
 
 namespace tensorbus::python {
 namespace {
@@ -29,6 +31,16 @@ nb::bytes forms(const TensorList& tensors) {
   return nb::bytes(encoder.bytes().data(), encoder.size());
 }
 
+std::vector<std::size_t> pooled(const TensorList& tensors) {
+  const std::shared_ptr<fabric::Pool> pool = process_pool();
+  std::vector<std::size_t> found;
+  for (std::size_t i = 0; i < tensors.size(); ++i) {
+    const std::byte* data = tensors[i].data;
+    if (data != nullptr && pool->find(data, 1)) found.push_back(i);
+  }
+  return found;
+}
+
 }  // namespace
 
 void bind_tensors(nb::module_& module) {
@@ -50,7 +62,9 @@ void bind_tensors(nb::module_& module) {
            nb::sig("def __getitem__(self, index: int) -> "
                    "tuple[int, str, tuple[int, ...], tuple[int, ...], bool]"),
            "(address, dtype, shape, strides, read-only)")
-      .def("forms", &forms, "Types and shapes of all, to compare with others.");
+      .def("forms", &forms, "Types and shapes of all, to compare with others.")
+      .def("pooled", &pooled, Release(),
+           "Which of them lie in this process' pool.");
 }
 
 }  // namespace tensorbus::python

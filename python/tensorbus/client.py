@@ -244,14 +244,16 @@ class TensorBusClient:
         timeout: float | None,
         bucket_size: int | None = None,
         layouts: Sequence[Any] = (),
+        pairs: Sequence[str] = (),
         versioned: tuple[bool, int] | None = None,
     ) -> BatchHandler:
         registration = self._core.register_tensors(
-            batch_id, tensors, items, shapes, bucket_size, role, verify, layouts, versioned, timeout
-        )
+            batch_id, tensors, items, shapes, bucket_size, role, verify, layouts, list(pairs),
+            versioned, timeout,
+        )  # fmt: skip
         self._held[registration] = batch_id, held
-        pairs = list(dict.fromkeys(pair for pair, _ in items))
-        return BatchHandler(self, batch_id, pairs, _registration=registration, _role=role)
+        names = list(dict.fromkeys([*(pair for pair, _ in items), *pairs]))
+        return BatchHandler(self, batch_id, names, _registration=registration, _role=role)
 
     def link(
         self,

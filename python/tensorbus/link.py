@@ -2,18 +2,29 @@
 
 from __future__ import annotations
 
+import contextlib
+import logging
+import threading
 import time
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from tensorbus import _core, pool
 from tensorbus._core import Replicate, Tensors
 from tensorbus.errors import PeerLostError
+from tensorbus.stage import Stage
 from tensorbus.state_dict import Entries, entries_of
 
 if TYPE_CHECKING:
     from tensorbus.client import BatchHandler, TensorBusClient
+
+
+logger = logging.getLogger("tensorbus")
+
+# How long an agent may take to accept what the others should know, before the caller is told.
+_TELLING_TIME = 1.0
+_LONGEST_REASON = 4000
 
 
 @dataclass
@@ -22,7 +33,7 @@ class _Registered:
 
     handler: BatchHandler
     form: list[Any]
-    stages: dict[int, Any]  # the link's own memory for tensors that are not read where they are
+    stage: Stage | None  # of a sender
 
 
 class Link:
@@ -49,6 +60,7 @@ class Link:
         self._verify = verify
         self._registered: dict[tuple[str, bool], _Registered] = {}
         self._last: dict[tuple[str, bool], int] = {}
+        self._turns: dict[tuple[str, bool], threading.Lock] = {}
         self._pairs: set[str] = set()
         self.local_name = local_name
         self.remote_name = remote_name
@@ -70,16 +82,27 @@ class Link:
         must stay there; others are first copied into memory of the link. A reader that is gone
         makes it raise ``PeerLostError`` with ``.readers``, after all others have read, or with
         ``allow_lost`` is passed over. When another rank of this side is gone the call raises, and
-        the next one waits until it is back.
+        the next one waits until it is back. Threads that send the same name take turns.
         """
         left = _Countdown(timeout)
-        key = name, True
-        entries = entries_of(state_dict)
+        with self._turn((name, True), left):
+            return self._send((name, True), state_dict, version, left, allow_lost)
+
+    def _send(
+        self,
+        key: tuple[str, bool],
+        state_dict: Mapping[Any, Any],
+        version: int | None,
+        left: _Countdown,
+        allow_lost: bool,
+    ) -> int:
+        entries = self._entries(key, state_dict)
         registered = self._registered.get(key)
         if registered is None or registered.form != entries.form():
-            registered = self._register(key, entries, _stages_for(entries.locals), left)
+            registered = self._register(key, entries, left)
+        assert registered.stage is not None
         try:
-            views = _fill(registered.stages, entries)
+            views = registered.stage.fill(entries.locals, entries.views)
             self._last[key] = self._transfer(key, views, version, left)
         except PeerLostError as error:
             self._end_if_stale(key, error)
@@ -104,14 +127,23 @@ class Link:
 
         With ``version`` earlier ones are passed over, and a later one raises ``RuntimeError``
         without touching the tensors. After any other error their contents are undefined until the
-        next call.
+        next call. Threads that receive the same name take turns.
         """
         left = _Countdown(timeout)
-        key = name, False
-        entries = entries_of(state_dict)
+        with self._turn((name, False), left):
+            return self._recv((name, False), state_dict, version, left)
+
+    def _recv(
+        self,
+        key: tuple[str, bool],
+        state_dict: Mapping[Any, Any],
+        version: int | None,
+        left: _Countdown,
+    ) -> int:
+        entries = self._entries(key, state_dict)
         registered = self._registered.get(key)
         if registered is None or registered.form != entries.form():
-            self._register(key, entries, {}, left)
+            self._register(key, entries, left)
         elif (core := self._core()).moved(self._batch(key), self.local_name, entries.views):
             core.replace(self._batch(key), self.local_name, entries.views, left())
             self._hold(registered.handler, entries.tensors)
@@ -128,10 +160,12 @@ class Link:
         raise ValueError(f'"{name}" was neither sent nor received over this link')
 
     def close(self) -> None:
-        """Frees what was registered. The client stays open."""
-        for registered in self._registered.values():
-            registered.handler.close()
-        self._registered.clear()
+        """Frees what was registered; what other threads send or receive fails. The client stays
+        open."""
+        for key in list(self._registered):
+            registered = self._registered.pop(key, None)
+            if registered is not None:
+                registered.handler.close()
 
     def __enter__(self) -> Link:
         return self
@@ -153,30 +187,82 @@ class Link:
         # By the sender's name: whoever else receives from it finds the same one.
         return f"{self._sender(key[1])}/{key[0]}"
 
-    def _register(
-        self, key: tuple[str, bool], entries: Entries, stages: dict[int, Any], left: _Countdown
-    ) -> _Registered:
-        client = self._open_client()
-        pair = self._sender(key[1])
-        if pair not in self._pairs:
-            size = self.expected_world_size
-            client._core.init_pair(
-                pair, self.local_name, self.remote_name, size, [size], [Replicate()], None, True,
-                left(),
-            )  # fmt: skip
-            self._pairs.add(pair)
+    @contextlib.contextmanager
+    def _turn(self, key: tuple[str, bool], left: _Countdown) -> Iterator[None]:
+        """One call at a time for a name and direction: they share its registration and stages."""
+        lock = self._turns.setdefault(key, threading.Lock())
+        if not lock.acquire(blocking=False):
+            # In a forked child, where the thread that has it is not, this raises.
+            _ = self._core().agent_pid
+            patience = left()
+            seconds = -1 if patience is None else min(patience, threading.TIMEOUT_MAX)
+            if not lock.acquire(timeout=seconds):
+                doing = "sending" if key[1] else "receiving"
+                raise TimeoutError(
+                    f'another thread is {doing} "{key[0]}" over this link and has not ended in time'
+                )
+        try:
+            yield
+        finally:
+            lock.release()
+
+    def _entries(self, key: tuple[str, bool], state_dict: Mapping[Any, Any]) -> Entries:
+        try:
+            return entries_of(state_dict)
+        except (TypeError, ValueError) as error:
+            self._refuse(key, str(error)[:_LONGEST_REASON])
+            raise
+
+    def _refuse(self, key: tuple[str, bool], why: str) -> None:
+        """Tells the others, who would wait for this rank, that it has nothing that can be moved."""
         before = self._registered.pop(key, None)
         if before is not None:
-            before.handler.close(timeout=left())
-        handler = client._register(
-            self._batch(key), _places(stages, entries.locals),
-            [(pair, name) for name in entries.names], entries.shapes, role=self.local_name,
-            verify=self._verify, layouts=entries.layouts,
-            versioned=(key[1], self._last.get(key, 0)), held=_places(stages, entries.tensors),
-            timeout=left(),
+            before.handler.close(blocking=False)
+        try:
+            self._join_pair(key, blocking=False, timeout=_TELLING_TIME)
+            self._core().refuse(
+                self._batch(key), self.local_name, self._sender(key[1]), key[1], why, _TELLING_TIME
+            )
+        except Exception as error:  # its caller is told something more important
+            logger.debug('the others were not told about "%s": %s', key[0], error)
+
+    def _join_pair(self, key: tuple[str, bool], *, blocking: bool, timeout: float | None) -> None:
+        pair = self._sender(key[1])
+        if pair in self._pairs:
+            return
+        size = self.expected_world_size
+        self._core().init_pair(
+            pair, self.local_name, self.remote_name, size, [size], [Replicate()], None, blocking,
+            timeout,
         )  # fmt: skip
-        self._registered[key] = _Registered(handler, entries.form(), stages)
+        if blocking:
+            self._pairs.add(pair)
+
+    def _register(self, key: tuple[str, bool], entries: Entries, left: _Countdown) -> _Registered:
+        client = self._open_client()
+        self._join_pair(key, blocking=True, timeout=left())
+        self._unregister(key, left)
+        pair = self._sender(key[1])
+        stage = Stage(entries.locals, entries.views, self._turns[key]) if key[1] else None
+        handler = client._register(
+            self._batch(key), stage.placed(entries.locals) if stage else entries.locals,
+            [(pair, name) for name in entries.names], entries.shapes, role=self.local_name,
+            verify=self._verify, layouts=entries.layouts, pairs=[pair],
+            versioned=(key[1], self._last.get(key, 0)),
+            held=stage.placed(entries.tensors) if stage else entries.tensors, timeout=left(),
+        )  # fmt: skip
+        self._registered[key] = _Registered(handler, entries.form(), stage)
         return self._registered[key]
+
+    def _unregister(self, key: tuple[str, bool], left: _Countdown) -> None:
+        """Its stage goes back to the system before another is made."""
+        before = self._registered.pop(key, None)
+        if before is None:
+            return
+        before.handler.close(timeout=left())
+        if before.stage is not None:
+            before.stage = None
+            pool.trim()
 
     def _hold(self, handler: BatchHandler, tensors: list[Any]) -> None:
         assert handler._registration is not None
@@ -192,8 +278,9 @@ class Link:
 
     def _end_if_stale(self, key: tuple[str, bool], error: Exception) -> None:
         """Another sender is gone: the next call begins anew, together with the others."""
-        if getattr(error, "stale", False):
-            self._registered.pop(key).handler.close(blocking=False)
+        registered = self._registered.pop(key, None) if getattr(error, "stale", False) else None
+        if registered is not None:
+            registered.handler.close(blocking=False)
 
 
 class _Countdown:
@@ -204,25 +291,3 @@ class _Countdown:
 
     def __call__(self) -> float | None:
         return None if self._end is None else max(0.0, self._end - time.monotonic())
-
-
-def _stages_for(tensors: list[Any]) -> dict[int, Any]:
-    """Memory for copies of those that readers cannot map as they are."""
-    return {
-        index: pool.empty(tuple(tensor.shape), tensor.dtype)
-        for index, tensor in enumerate(tensors)
-        if not _core.is_pooled(tensor)
-    }
-
-
-def _places(stages: dict[int, Any], tensors: list[Any]) -> list[Any]:
-    """What the agent knows: the stages, and the tensors that have none."""
-    return [stages.get(index, tensor) for index, tensor in enumerate(tensors)]
-
-
-def _fill(stages: dict[int, Any], entries: Entries) -> Tensors:
-    """Copies what has a stage; returns where everything is now."""
-    if not stages:
-        return entries.views
-    _core.copy_into(list(stages.values()), [entries.locals[index] for index in stages])
-    return Tensors(_places(stages, entries.locals))

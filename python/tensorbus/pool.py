@@ -22,14 +22,26 @@ def empty(shape: Sequence[int] | int, dtype: Any = "float32") -> Any:
     this process uses: torch if it is imported, else numpy. The memory goes back to the pool when
     the last tensor that shares it is gone.
     """
+    (tensor,) = _core.empty([_form(shape, dtype)])
+    return tensor
+
+
+def empty_like_all(tensors: Sequence[Any]) -> list[Any]:
+    """Tensors of these shapes and types, side by side in one block of the pool, which goes back as
+    one."""
+    return _core.empty([_form(tuple(tensor.shape), tensor.dtype) for tensor in tensors])
+
+
+def _form(shape: Sequence[int] | int, dtype: Any) -> tuple[list[int], str, bool]:
+    """With the type's name, and whether it is to be torch's."""
     sizes = [shape] if isinstance(shape, int) else list(shape)
     if isinstance(dtype, str):
-        return _core.empty(sizes, dtype, uses_torch())
+        return sizes, dtype, uses_torch()
     if type(dtype).__module__ == "torch":
-        return _core.empty(sizes, str(dtype), True)
+        return sizes, str(dtype), True
     import numpy as np
 
-    return _core.empty(sizes, np.dtype(dtype).name, False)
+    return sizes, np.dtype(dtype).name, False
 
 
 def share_(tensor: Any) -> Any:
@@ -37,21 +49,27 @@ def share_(tensor: Any) -> Any:
 
     A torch tensor (a ``Parameter`` too) is changed in place and becomes contiguous; views that were
     made of it before keep the old memory. Of a numpy array, whose memory cannot be changed, a copy
-    is returned.
+    is returned. One that a link has sent before gets the memory that the link had for it.
     """
+    from tensorbus.stage import place_of
+
     if _core.is_pooled(tensor):
         return tensor
     if type(tensor).__module__.startswith("numpy"):
-        array = empty(tensor.shape, tensor.dtype)
-        array[...] = tensor
+        array = place_of(tensor)
+        if array is None:
+            array = empty(tensor.shape, tensor.dtype)
+            array[...] = tensor
         return array
     import torch
 
     if not isinstance(tensor, torch.Tensor):
         raise TypeError(f"expected a torch tensor or a numpy array, not {type(tensor).__name__}")
     with torch.no_grad():
-        pooled = empty(tensor.shape, tensor.dtype)
-        pooled.copy_(tensor)
+        pooled = place_of(tensor)
+        if pooled is None:
+            pooled = empty(tensor.shape, tensor.dtype)
+            pooled.copy_(tensor)
         tensor.data = pooled
     return tensor
 

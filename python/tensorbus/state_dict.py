@@ -8,7 +8,7 @@ from typing import Any, TypeAlias
 
 from tensorbus import _core
 from tensorbus.dtensor import dtensor_types, global_shapes, local_parts
-from tensorbus.layout import Placement, coordinate_of, mesh_of, placement_of
+from tensorbus.layout import Placement, coordinate_of, is_outside, mesh_of, placement_of
 
 # Shape of the mesh, placements, where this rank is, and the first of the mesh's ranks: meshes with
 # different ones hold the whole tensor each.
@@ -35,7 +35,9 @@ class Entries:
 
 
 def entries_of(state_dict: Mapping[Any, Any]) -> Entries:
-    """Names are keys joined by dots. ValueError lists all that cannot be sent."""
+    """Names are keys joined by dots; those of which this rank holds nothing are not there.
+    ValueError lists all that cannot be sent.
+    """
     # Every round begins with this: what a class says is not asked of each of a thousand tensors.
     found: dict[str, Any] = {}
     tensor_types: set[type] = set()
@@ -52,13 +54,28 @@ def entries_of(state_dict: Mapping[Any, Any]) -> Entries:
     if not found:
         problems.append("it has no tensors")
     _raise_if_any(problems)
-    names = sorted(found)
-    tensors = [found[name] for name in names]
     if not any(issubclass(kind, dtensor_types()) for kind in tensor_types):
+        names = sorted(found)
+        tensors = [found[name] for name in names]
         nothing: list[Any] = [None] * len(names)
         return Entries(names, tensors, tensors, nothing, nothing)
+    names = _held_here(found)
+    tensors = [found[name] for name in names]
     layouts = _own_layouts(names, tensors)
     return Entries(names, tensors, local_parts(tensors), global_shapes(tensors), layouts)
+
+
+def _held_here(found: Mapping[str, Any]) -> list[str]:
+    """Names without those of DTensors on a mesh that this rank is not in: it holds none of them."""
+    outside: dict[int, bool] = {}  # by mesh; to ask one takes long
+    names = []
+    for name in sorted(found):
+        mesh = getattr(found[name], "device_mesh", None)
+        if mesh is not None and id(mesh) not in outside:
+            outside[id(mesh)] = is_outside(mesh)
+        if mesh is None or not outside[id(mesh)]:
+            names.append(name)
+    return names
 
 
 def _walk(

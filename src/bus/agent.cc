@@ -291,6 +291,11 @@ void Agent::end_session(std::uint64_t session, const Status& why) {
   for (const auto& [key, batch] : batches_) {
     if (batch->session() == session) batch->close(std::nullopt, why);
   }
+  std::erase_if(refused_, [&](const auto& each) {
+    if (each.second != session) return false;
+    parts_.directory.withdraw(to_text(BatchKey{each.first.first, each.first.second, rank()}));
+    return true;
+  });
   std::vector<End> ends;
   for (auto& [end, here] : pairs_) {
     std::erase_if(here.waiting, [&](const auto& each) {

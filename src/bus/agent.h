@@ -101,6 +101,10 @@ class Agent {
   // agent_commands.cc
   void init_pair(const Submission& submission, const InitPair& pair);
   void register_batch(const Submission& submission, const RegisterBatch& command);
+  // Nothing: a pair that it names is not ready yet.
+  std::optional<BatchMember> record_of(const Submission& submission, const RegisterBatch& command);
+  void refuse_batch(const Submission& submission, const RegisterBatch& command, BatchMember record,
+                    const std::string& side);
   void replace_memory(const Submission& submission, Batch& batch, const BatchMember& record);
   void transfer(const Submission& submission, const Transfer& command);
   void query(const Submission& submission, const QuerySignal& command);
@@ -128,6 +132,8 @@ class Agent {
   std::map<std::pair<std::string, std::string>, std::unique_ptr<Batch>> batches_;  // id, side
   std::vector<std::unique_ptr<Batch>> ending_;  // replaced or closed, not over yet
   std::map<std::pair<std::string, std::string>, KnownFailures> disputed_;  // by those that failed
+  // Batches that were refused, and by whom: their records go with the session.
+  std::map<std::pair<std::string, std::string>, std::uint64_t> refused_;
   std::vector<Submission> deferred_;  // name a pair that is not ready yet
   std::vector<Held> held_;            // subscriptions that cannot be answered yet
   std::set<std::string> changed_;     // batches whose records changed

@@ -181,12 +181,8 @@ End Agent::local_end(const std::string& pair, const std::optional<std::string>& 
                      context_.rank, here[0].side, here[1].side, pair));
 }
 
-void Agent::register_batch(const Submission& submission, const RegisterBatch& command) {
-  check_names(command);
-  if (command.items.empty()) refuse(fmt::format("batch \"{}\" has no tensors", command.batch));
-  if (submission.loan == nullptr || submission.loan->tensors().size() != command.items.size()) {
-    refuse(fmt::format("batch \"{}\": the memory of its tensors was not passed", command.batch));
-  }
+std::optional<BatchMember> Agent::record_of(const Submission& submission,
+                                            const RegisterBatch& command) {
   BatchMember record;
   record.incarnation = incarnation(submission.id.session);
   record.registration = command.registration;
@@ -194,16 +190,17 @@ void Agent::register_batch(const Submission& submission, const RegisterBatch& co
   record.verify = command.verify;
   record.layouts = command.layouts;
   record.versioned = command.versioned;
+  std::set<std::string> pairs(command.pairs.begin(), command.pairs.end());
+  for (const BatchItem& item : command.items) pairs.insert(item.pair);
   std::map<End, std::string> ends;
-  for (const BatchItem& item : command.items) {
-    const End end = local_end(item.pair, command.role);
+  for (const std::string& pair : pairs) {
+    const End end = local_end(pair, command.role);
     const PairHere& here = pairs_.at(end);
     if (!here.established) {
       if (here.waiting.empty() && !here.lasts) {
-        refuse(fmt::format("pair \"{}\" is not complete; call init_pair first", item.pair));
+        refuse(fmt::format("pair \"{}\" is not complete; call init_pair first", pair));
       }
-      deferred_.push_back(submission);
-      return;
+      return std::nullopt;
     }
     ends[end] = here.pair.remote;
   }
@@ -211,6 +208,45 @@ void Agent::register_batch(const Submission& submission, const RegisterBatch& co
     record.ends.push_back(end);
     record.remotes.push_back(remote);
   }
+  return record;
+}
+
+void Agent::refuse_batch(const Submission& submission, const RegisterBatch& command,
+                         BatchMember record, const std::string& side) {
+  const Status why{Code::invalid_argument, command.refused};
+  const auto place = batches_.find({command.batch, side});
+  if (place != batches_.end()) {
+    place->second->close(std::nullopt, why);
+    ending_.push_back(std::move(place->second));
+    batches_.erase(place);
+  }
+  record.failed = command.refused;
+  record.refused = true;
+  parts_.directory.publish(to_text(BatchKey{command.batch, side, context_.rank}), encode(record));
+  refused_[{command.batch, side}] = submission.id.session;
+  disputed_[{command.batch, side}].insert({context_.rank, command.registration});
+  fail(submission.id, why);
+}
+
+void Agent::register_batch(const Submission& submission, const RegisterBatch& command) {
+  check_names(command);
+  if (command.items.empty() && command.pairs.empty()) {
+    refuse(fmt::format("batch \"{}\" has no tensors", command.batch));
+  }
+  if (submission.loan == nullptr || submission.loan->tensors().size() != command.items.size()) {
+    refuse(fmt::format("batch \"{}\": the memory of its tensors was not passed", command.batch));
+  }
+  std::optional<BatchMember> ready = record_of(submission, command);
+  if (!ready) {
+    deferred_.push_back(submission);
+    return;
+  }
+  BatchMember& record = *ready;
+  const std::string side = command.role.value_or(
+      local_end(command.items.empty() ? command.pairs.front() : command.items.front().pair,
+                command.role)
+          .side);
+  if (!command.refused.empty()) return refuse_batch(submission, command, record, side);
   std::map<std::string, std::pair<bool, std::set<std::string>>> names;
   for (const BatchItem& item : command.items) {
     const End end = local_end(item.pair, command.role);
@@ -230,8 +266,6 @@ void Agent::register_batch(const Submission& submission, const RegisterBatch& co
                          item.pair, item.name));
     }
   }
-  const std::string side =
-      command.role.value_or(local_end(command.items.front().pair, command.role).side);
   auto& place = batches_[{command.batch, side}];
   if (place != nullptr && place->registration() == command.registration) {
     return replace_memory(submission, *place, record);
@@ -249,6 +283,7 @@ void Agent::register_batch(const Submission& submission, const RegisterBatch& co
                                   submission.id.session, std::move(record), submission.loan,
                                   disputed_[{command.batch, side}]);
   place->register_for(submission.id, submission.deadline);
+  refused_.erase({command.batch, side});
   changed_.insert(command.batch);
 }
 

@@ -23,7 +23,12 @@ Batch::Batch(Context& context, BatchKey key, std::uint64_t session, BatchMember 
       record_(std::move(record)),
       loan_(std::move(loan)),
       known_(context.catalog.failed(key_.batch)),
-      disputed_(std::move(disputed)) {}
+      disputed_(std::move(disputed)) {
+  // Whoever comes after a refusal is told as well, once.
+  for (const auto& refusal : context.catalog.refused(key_.batch)) {
+    if (!disputed_.contains(refusal)) known_.erase(refusal);
+  }
+}
 
 Batch::~Batch() = default;
 

@@ -422,6 +422,7 @@ void Batch::refused(const Status& why) {
 
 void Batch::fail_registration(const Status& why, bool tell) {
   disputed_ = others();
+  disputed_.merge(context_.catalog.refused(key_.batch));
   if (tell) {
     // The others must know, and those who come later.
     record_.failed = why.message;

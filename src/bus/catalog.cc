@@ -91,14 +91,24 @@ std::shared_ptr<const BatchMember> Catalog::registration(const BatchKey& key) co
   return find_or_null(members->second, std::pair(key.rank, key.side));
 }
 
-std::set<std::pair<Rank, std::uint64_t>> Catalog::failed(const std::string& batch) const {
+template <typename Wanted>
+std::set<std::pair<Rank, std::uint64_t>> Catalog::registrations(const std::string& batch,
+                                                                Wanted wanted) const {
   std::set<std::pair<Rank, std::uint64_t>> found;
   const auto members = batches_.find(batch);
   if (members == batches_.end()) return found;
   for (const auto& [key, member] : members->second) {
-    if (!member->failed.empty()) found.insert({key.first, member->registration});
+    if (wanted(*member)) found.insert({key.first, member->registration});
   }
   return found;
+}
+
+std::set<std::pair<Rank, std::uint64_t>> Catalog::failed(const std::string& batch) const {
+  return registrations(batch, [](const BatchMember& member) { return !member.failed.empty(); });
+}
+
+std::set<std::pair<Rank, std::uint64_t>> Catalog::refused(const std::string& batch) const {
+  return registrations(batch, [](const BatchMember& member) { return member.refused; });
 }
 
 std::shared_ptr<const Generation> Catalog::generation(const GenerationKey& key) const {

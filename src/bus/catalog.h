@@ -31,6 +31,8 @@ class Catalog {
   std::shared_ptr<const BatchMember> registration(const BatchKey& key) const;
   // Registrations of a batch that failed, as (rank, registration).
   std::set<std::pair<Rank, std::uint64_t>> failed(const std::string& batch) const;
+  // Those of them that failed on their own.
+  std::set<std::pair<Rank, std::uint64_t>> refused(const std::string& batch) const;
   std::shared_ptr<const Generation> generation(const GenerationKey& key) const;
   // What the ranks of a batch with versions have last sent or read; 0: nothing yet.
   Versions versions(const std::string& batch) const;
@@ -38,6 +40,10 @@ class Catalog {
   std::optional<std::string> raw_generation(const GenerationKey& key) const;
 
  private:
+  template <typename Wanted>
+  std::set<std::pair<Rank, std::uint64_t>> registrations(const std::string& batch,
+                                                         Wanted wanted) const;
+
   struct Raw {
     std::shared_ptr<const Generation> generation;
     std::string bytes;

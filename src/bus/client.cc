@@ -171,8 +171,10 @@ std::uint64_t Client::register_tensors(const std::string& batch,
   command.chunk_bytes = options.chunk_bytes;
   command.verify = options.verify;
   command.versioned = options.versioned;
+  command.pairs = options.pairs;
+  take_back_refusal(batch, options.role);
   std::vector<TensorView> views;
-  std::set<std::string> pairs;
+  std::set<std::string> pairs(options.pairs.begin(), options.pairs.end());
   for (const BatchTensor& tensor : tensors) {
     const TensorView& view = tensor.view;
     std::optional<std::size_t> layout;
@@ -200,6 +202,34 @@ std::uint64_t Client::register_tensors(const std::string& batch,
   const std::lock_guard lock(mutex_);
   registrations_[command.registration] = registration;
   return command.registration;
+}
+
+void Client::refuse(const std::string& batch, const std::string& role, const std::string& pair,
+                    Versioned versioned, const std::string& why, Deadline deadline) {
+  RegisterBatch command;
+  command.batch = batch;
+  command.registration = random_number();
+  command.role = role;
+  command.versioned = versioned;
+  command.pairs = {pair};
+  command.refused = why;
+  take_back_refusal(batch, role);
+  std::shared_ptr<Pending> pending =
+      connection_->submit(command, make_loan({}, *gates_), Deadline::never(), deadline);
+  const std::lock_guard lock(mutex_);
+  refusals_[{batch, role}] = std::move(pending);
+}
+
+void Client::take_back_refusal(const std::string& batch, const std::optional<std::string>& role) {
+  std::shared_ptr<Pending> refusal;
+  {
+    const std::lock_guard lock(mutex_);
+    const auto found = refusals_.find({batch, role.value_or("")});
+    if (found == refusals_.end()) return;
+    refusal = std::move(found->second);
+    refusals_.erase(found);
+  }
+  if (!refusal->done()) refusal->cancel({Code::cancelled, "it is registered after all"});
 }
 
 std::shared_ptr<Client::Registration> Client::find(const std::string& batch,

@@ -32,6 +32,7 @@ struct RegisterOptions {
   std::optional<std::string> role;
   Verify verify = Verify::off;
   std::optional<Versioned> versioned{};
+  std::vector<std::string> pairs{};  // that it takes part in also without a tensor of theirs
 };
 
 // Thread safe. Calls throw Error: the agent's, with its message, as CommandError. A blocking call
@@ -57,6 +58,10 @@ class Client {
                                           std::span<const TensorView> now, bool blocking,
                                           Deadline deadline,
                                           std::optional<std::int64_t> version = std::nullopt);
+  // Tells the other ranks of a batch, as soon as its pair is complete, that this one cannot take
+  // part and why: they would wait for it. Waits only until the agent has accepted that.
+  void refuse(const std::string& batch, const std::string& role, const std::string& pair,
+              Versioned versioned, const std::string& why, Deadline deadline);
   // Other memory for the tensors of a versioned batch that this rank receives, of the same types
   // and shapes.
   void replace(const std::string& batch, const std::optional<std::string>& role,
@@ -96,6 +101,8 @@ class Client {
   // Without a local name: every side of it that was asked for.
   void wait_for_pair(const std::string& pair, const std::optional<std::string>& local,
                      Deadline deadline);
+  // What was said of a batch that is registered after all.
+  void take_back_refusal(const std::string& batch, const std::optional<std::string>& role);
   std::shared_ptr<Registration> find(const std::string& batch,
                                      const std::optional<std::string>& role);
   void forget(std::uint64_t registration) noexcept;
@@ -108,6 +115,7 @@ class Client {
   std::map<PairSide, std::shared_ptr<Pending>> pairs_;   // asked for without blocking
   std::map<std::uint64_t, std::shared_ptr<Registration>> registrations_;
   std::vector<std::weak_ptr<TransferState>> transfers_;
+  std::map<std::pair<std::string, std::string>, std::shared_ptr<Pending>> refusals_;  // id, role
 };
 
 }  // namespace tensorbus::bus

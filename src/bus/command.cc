@@ -5,7 +5,8 @@
 namespace tensorbus::bus {
 namespace {
 
-constexpr std::uint64_t version = 1;
+constexpr std::uint64_t version = 2;
+constexpr std::size_t longest_reason = 64 * 1024;
 constexpr std::size_t longest_message = 64 * 1024;
 
 template <typename... Cases>
@@ -63,7 +64,8 @@ Json to_json(const RegisterBatch& batch) {
        or_null(batch.chunk_bytes), static_cast<unsigned>(batch.verify), std::move(layouts),
        batch.versioned
            ? Json::array({static_cast<unsigned>(batch.versioned->direction), batch.versioned->last})
-           : Json()});
+           : Json(),
+       batch.pairs, batch.refused});
 }
 
 Json to_json(const Transfer& transfer) {
@@ -172,6 +174,10 @@ RegisterBatch register_batch_from(const Json& json) {
   batch.verify = static_cast<Verify>(in.natural(static_cast<std::uint64_t>(Verify::full)));
   for (const Json& layout : in.list()) batch.layouts.push_back(layout_from(layout));
   batch.versioned = in.optional([](Fields& fields) { return versioned_from(fields.any()); });
+  const Json& pairs = in.list();
+  Fields names(pairs, "pairs of a batch");
+  while (batch.pairs.size() < pairs.size()) batch.pairs.push_back(name_in(names));
+  batch.refused = in.string(longest_reason);
   in.end();
   for (const BatchItem& item : batch.items) {
     if (item.layout && (*item.layout >= batch.layouts.size() || item.name.empty())) {

@@ -84,6 +84,10 @@ struct RegisterBatch {
   Verify verify = Verify::off;
   std::vector<SideLayout> layouts{};
   std::optional<Versioned> versioned{};
+  // That it takes part in whether or not it has a tensor of theirs.
+  std::vector<std::string> pairs{};
+  // Why there is nothing to register: the other ranks are told, and this fails.
+  std::string refused{};
   friend bool operator==(const RegisterBatch&, const RegisterBatch&) = default;
 };
 

@@ -25,6 +25,8 @@ std::vector<Command> samples() {
   layout.mesh_id = 4;
   batch.layouts = {strided, layout};
   batch.versioned = Versioned{Direction::recv, 6};
+  batch.pairs = {"wq", "wv"};
+  batch.refused = "it holds more than tensors";
   return {InitPair{"wq", "trainer", "engine", 6, layout},
           InitPair{"wq", "trainer", "engine", 8, strided},
           InitPair{"wk", "a", "b", 1, std::nullopt},

@@ -237,7 +237,9 @@ std::vector<std::optional<std::size_t>> item_order(const Group& sources,
       continue;
     }
     const auto items = items_of(member, *own);
-    if (items.empty() || !side.layout || member.tensors[items.front()].name.empty()) {
+    const bool positions =
+        !side.layout || (!items.empty() && member.tensors[items.front()].name.empty());
+    if (positions) {
       for (const std::size_t at : items) order.emplace_back(at);
       continue;
     }

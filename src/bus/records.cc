@@ -232,7 +232,7 @@ std::string encode(const BatchMember& member) {
   for (const SideLayout& layout : member.layouts) layouts.push_back(to_json(layout));
   return pack(Json::array(
       {version, member.incarnation, member.registration, member.failed.substr(0, longest_message),
-       std::move(ends), std::move(tensors), member.chunk_bytes,
+       member.refused, std::move(ends), std::move(tensors), member.chunk_bytes,
        static_cast<unsigned>(member.verify), std::move(layouts),
        member.versioned ? Json::array({static_cast<unsigned>(member.versioned->direction),
                                        member.versioned->last})
@@ -246,6 +246,7 @@ BatchMember decode_batch_member(std::string_view bytes) {
   member.incarnation = fields.natural();
   member.registration = fields.natural();
   member.failed = fields.string(longest_message);
+  member.refused = fields.boolean();
   for (const Json& each : fields.list()) {
     Fields end(each, "batch record");
     std::string pair = end.string();

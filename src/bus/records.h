@@ -58,6 +58,7 @@ struct BatchMember {
   std::uint64_t incarnation = 0;
   std::uint64_t registration = 0;
   std::string failed;
+  bool refused = false;              // failed on its own, and not because others did not fit
   std::vector<End> ends;             // ascending
   std::vector<std::string> remotes;  // the side that each end faces
   std::vector<TensorRecord> tensors;

@@ -133,6 +133,81 @@ def test_a_dictionary_that_holds_more_than_tensors_is_refused_by_name(threads: B
         link.send_state_dict("x", {"a": {}})
 
 
+@pytest.mark.proves("B6.5")
+@pytest.mark.parametrize("wrong", ["sender", "receiver"])
+@pytest.mark.parametrize("first", ["wrong", "right"])
+def test_the_others_are_told_of_a_dictionary_that_holds_more(bus: Bus, wrong: str, first: str):
+    trainers = links(bus, "t", "e", [0, 1])
+    (engine,) = links(bus, "e", "t", [2])
+    calls = {
+        "sender": lambda given, **options: trainers[0].send_state_dict("x", given, **options),
+        "receiver": lambda given, **options: engine.recv_state_dict("x", given, **options),
+    }
+    spoilt = calls.pop(wrong)
+    (right,) = calls.values()
+    others = [
+        lambda: caught(lambda: right({"w": torch.ones(1)}, timeout=None)),
+        lambda: caught(
+            lambda: trainers[1].send_state_dict("x", {"w": torch.ones(1)}, timeout=None)
+        ),
+    ]
+    told: list[Exception | None] = []
+    waiting = threading.Thread(target=lambda: told.extend(together(*others)))
+    if first == "right":
+        waiting.start()
+    refused = caught(lambda: spoilt({"w": torch.ones(1), "step": 7}))
+    assert '"step" is no tensor but int' in str(refused)
+    if first == "wrong":
+        waiting.start()
+    waiting.join(20)
+    assert [type(error) for error in told] == [ValueError, ValueError]
+    rank = 0 if wrong == "sender" else 2
+    for error in told:
+        assert f'rank {rank} failed: state_dict: "step" is no tensor but int' in str(error)
+    # All of them try again.
+    got = {"w": torch.zeros(1)}
+    together(
+        *(lambda link=link: link.send_state_dict("x", {"w": torch.ones(1)}) for link in trainers),
+        lambda: engine.recv_state_dict("x", got),
+    )
+    assert got["w"] == 1
+
+
+@pytest.mark.proves("B6.5")
+@pytest.mark.parametrize("wrong", ["sender", "receiver"])
+def test_who_waits_in_a_round_is_told_of_a_dictionary_that_holds_more(bus: Bus, wrong: str):
+    (trainer,), (engine,) = links(bus, "t", "e", [0]), links(bus, "e", "t", [1])
+    round_trip([trainer], [engine], state(1.0), [state(0.0)])
+    calls = [
+        lambda given: trainer.send_state_dict("policy", given, timeout=None),
+        lambda given: engine.recv_state_dict("policy", given, timeout=None),
+    ]
+    spoilt, right = calls if wrong == "sender" else calls[::-1]
+    told: list[Exception | None] = []
+    waiting = threading.Thread(target=lambda: told.append(caught(lambda: right(state(2.0)))))
+    waiting.start()
+    waiter = (engine if wrong == "sender" else trainer)._open_client()
+    eventually(lambda: not waiter.command_queue.is_empty(), "the others to wait")
+    assert isinstance(caught(lambda: spoilt(state(2.0) | {"step": 7})), ValueError)
+    waiting.join(20)
+    assert isinstance(told[0], tensorbus.PeerLostError), told
+    # It comes back, to the sends that are made then.
+    got = state(0.0)
+    receiving = threading.Thread(target=lambda: engine.recv_state_dict("policy", got))
+    receiving.start()
+    while receiving.is_alive():
+        caught(lambda: trainer.send_state_dict("policy", state(3.0), timeout=1))
+    assert values(got) == {3.0}
+
+
+def test_a_refusal_is_forgotten_with_who_refused(daemons: Bus):
+    (trainer,) = links(daemons, "t", "e", [0])
+    assert caught(lambda: trainer.send_state_dict("policy", {"step": 7}))
+    trainer._open_client().close()
+    (trainer,), (engine,) = links(daemons, "t", "e", [0]), links(daemons, "e", "t", [1])
+    round_trip([trainer], [engine], state(1.0), [state(0.0)])
+
+
 def test_ranks_of_a_side_that_disagree_are_told_what_about(threads: Bus):
     trainers = links(threads, "t", "e", [0, 1])
     (engine,) = links(threads, "e", "t", [2])

@@ -178,3 +178,36 @@ def test_a_sharded_model_under_torchrun(threads: Bus, start_program: Start, tmp_
         for name, tensor in got.state_dict().items():
             assert torch.equal(tensor, sent[name] * version), name
     assert trainers.wait(60) == 0, trainers.errors
+
+
+@pytest.mark.proves("B6.6")
+def test_a_rank_outside_of_a_mesh_holds_nothing_of_its_tensors(bus):
+    """Ranks 0 and 1 have "w", 0 to 2 have "b", rank 2 stands in the second mesh of "r" alone."""
+    whole = torch.arange(12.0).reshape(4, 3)
+    trainers, engines = links(bus, "t", "e", [0, 1, 2]), links(bus, "e", "t", [3, 4])
+
+    def state(rank: int) -> dict:
+        part = whole.chunk(2)[rank] if rank < 2 else torch.empty(0)
+        return {"w": dtensor(part.clone(), [4, 3], [0, 1], [("S", 0)], rank), "b": torch.ones(2)}
+
+    def half(rank: int) -> dict:
+        """The second engine holds nothing at all."""
+        mine = torch.zeros(4, 3) if rank == 0 else torch.empty(0)
+        bias = torch.zeros(2) if rank == 0 else torch.empty(0)
+        return {
+            "w": dtensor(mine, [4, 3], [0], [("R",)], rank),
+            "b": dtensor(bias, [2], [0], [("R",)], rank),
+        }
+
+    got = [half(0), half(1)]
+    for version in (1, 2):
+        versions = together(
+            *(
+                lambda rank=rank: trainers[rank].send_state_dict("x", state(rank))
+                for rank in range(3)
+            ),
+            *(lambda rank=rank: engines[rank].recv_state_dict("x", got[rank]) for rank in range(2)),
+        )
+        assert versions == [version] * 5
+    assert torch.equal(got[0]["w"].to_local(), whole)
+    assert got[0]["b"].to_local().sum() == 2
