@@ -80,6 +80,12 @@ class PairTables {
 
 }  // namespace
 
+const SideTensors& Group::tensors(const Side& side) const {
+  const auto found = tensors_.find(side.end);
+  if (found != tensors_.end()) return found->second;
+  return tensors_.emplace(side.end, tensors_of(members, side)).first->second;
+}
+
 std::vector<End> remote_ends(const BatchMember& member) {
   std::vector<End> ends;
   for (std::size_t at = 0; at < member.ends.size(); ++at) {
@@ -152,8 +158,8 @@ void check_tensors(const Group& one, const Group& other) {
     const Side* facing = side_in(other, end.pair);
     if (facing == nullptr) continue;
     check_match(side, *facing);
-    const SideTensors ours = tensors_of(one.members, side);
-    const SideTensors theirs = tensors_of(other.members, *facing);
+    const SideTensors& ours = one.tensors(side);
+    const SideTensors& theirs = other.tensors(*facing);
     for (std::size_t at = 0; at < (side.layout ? 1 : side.ranks.size()); ++at) {
       check_tensors(end, ours.of(side.ranks[at]), facing->end, theirs.of(facing->ranks[at]));
     }
@@ -190,17 +196,17 @@ Passage make_passage(const Group& sources, const Group& targets, Rank reader) {
     const Side* facing = side_in(targets, end.pair);
     const bool takes_part = facing != nullptr && member != targets.members.end() &&
                             std::ranges::find(facing->ranks, reader) != facing->ranks.end();
-    const SideTensors ours = tensors_of(sources.members, side);
-    SideTensors theirs;
+    const SideTensors& ours = sources.tensors(side);
+    const SideTensors* theirs = nullptr;
     Rank source = side.ranks.front();
     if (takes_part) {
-      theirs = tensors_of(targets.members, *facing);
+      theirs = &targets.tensors(*facing);
       if (!side.layout) source = side.ranks.at(index_in(*facing, reader));
     }
     PairTables tables;
     const auto& have = ours.of(source);
     for (std::size_t at = 0; at < have.size(); ++at) {
-      const SideTensor* wanted = takes_part ? &theirs.of(reader).at(at) : nullptr;
+      const SideTensor* wanted = takes_part ? &theirs->of(reader).at(at) : nullptr;
       const Dtype target = wanted != nullptr ? wanted->dtype : have[at].dtype;
       const auto& [number, between] =
           tables.between(have[at].layout, wanted != nullptr ? wanted->layout : alone(nobody), side,
@@ -218,7 +224,7 @@ Passage make_passage(const Group& sources, const Group& targets, Rank reader) {
 std::vector<std::string> labels_of(const Group& sources) {
   std::vector<std::string> labels;
   for (const auto& [end, side] : sources.sides) {
-    const SideTensors tensors = tensors_of(sources.members, side);
+    const SideTensors& tensors = sources.tensors(side);
     for (const SideTensor& tensor : tensors.of(side.ranks.front())) labels.push_back(tensor.label);
   }
   return labels;
@@ -229,11 +235,9 @@ std::vector<std::optional<std::size_t>> item_order(const Group& sources,
   std::vector<std::optional<std::size_t>> order;
   for (const auto& [end, side] : sources.sides) {
     const auto own = std::ranges::find(member.ends, end.pair, &End::pair);
-    const std::vector<std::string> names = names_of(sources.members, side);
+    const auto& tensors = sources.tensors(side).of(side.ranks.front());
     if (own == member.ends.end()) {
-      const BatchMember& first = *sources.members.at(side.ranks.front());
-      order.insert(order.end(), side.layout ? names.size() : items_of(first, end).size(),
-                   std::nullopt);
+      order.insert(order.end(), tensors.size(), std::nullopt);
       continue;
     }
     const auto items = items_of(member, *own);
@@ -245,8 +249,8 @@ std::vector<std::optional<std::size_t>> item_order(const Group& sources,
     }
     // Some may not be here. Both are in the order of names.
     auto item = items.begin();
-    for (const std::string& name : names) {
-      const bool here = item != items.end() && member.tensors[*item].name == name;
+    for (const SideTensor& tensor : tensors) {
+      const bool here = item != items.end() && member.tensors[*item].name == tensor.name;
       order.push_back(here ? std::optional(*item++) : std::nullopt);
     }
   }

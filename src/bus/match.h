@@ -22,7 +22,17 @@ struct Group {
   End name;
   std::map<End, Side> sides;
   Registrations members;
+
+  // What the ranks of one of its sides say of their tensors; made when it is first asked for, since
+  // it takes ranks x tensors. Throws as tensors_of().
+  const SideTensors& tensors(const Side& side) const;
+  // The same registrations of the same ranks.
+  bool is(const Group& other) const { return sides == other.sides && members == other.members; }
+
+ private:
+  mutable std::map<End, SideTensors> tensors_;
 };
+using GroupPtr = std::shared_ptr<const Group>;
 
 // Registrations whose failure we know of: their ranks have to try again.
 struct GroupFinding {

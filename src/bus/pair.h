@@ -23,6 +23,7 @@ struct Side {
   std::optional<Layout> layout;  // none: every rank is on its own
 
   bool partial() const { return layout && layout->has_partial(); }
+  friend bool operator==(const Side&, const Side&) = default;
 };
 
 // Another rank has failed, and said so. Whoever fails because of that says nothing, or failures

@@ -185,12 +185,6 @@ std::vector<std::size_t> items_of(const BatchMember& member, const End& end) {
   return items;
 }
 
-std::vector<std::string> names_of(const Registrations& members, const Side& side) {
-  std::vector<std::string> names;
-  for (const auto& [key, parts] : collect(members, side)) names.push_back(key.first);
-  return names;
-}
-
 SideTensors tensors_of(const Registrations& members, const Side& side) {
   return side.layout ? shared_tensors(members, side) : one_to_one_tensors(members, side);
 }

@@ -19,9 +19,6 @@ using Registrations = std::map<Rank, std::shared_ptr<const BatchMember>>;
 // as they were given.
 std::vector<std::size_t> items_of(const BatchMember& member, const End& end);
 
-// The names of a side's tensors in that order, "" for those without; nothing is checked.
-std::vector<std::string> names_of(const Registrations& members, const Side& side);
-
 struct SideTensor {
   std::string name;
   std::string label;  // for messages
