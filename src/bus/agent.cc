@@ -48,6 +48,9 @@ void Agent::step(TimePoint now) {
     for (const auto& [key, batch] : batches_) {
       if (changed.contains(key.first)) batch->update();
     }
+    for (const auto& batch : ending_) {
+      if (changed.contains(batch->key().batch)) batch->update();
+    }
     retry_subscribes();
   }
   for (auto& [end, here] : pairs_) end_waiting(here);
@@ -68,6 +71,7 @@ void Agent::step(TimePoint now) {
   }
   for (const auto& batch : ending_) batch->step();
   std::erase_if(ending_, [](const auto& batch) { return batch->over(); });
+  announce_batches();
   if (now >= next_beat_) beat();
 }
 
@@ -76,6 +80,18 @@ void Agent::fail(const Status& why) noexcept {
                     fmt::format("the agent of rank {} has failed: {}", rank(), why.message)};
   log::error("bus: {}", said.message);
   parts_.channel.fail(said);
+}
+
+// One after the other: others would take a registration that is replaced before it has left for
+// lost.
+void Agent::announce_batches() {
+  for (const auto& [key, batch] : batches_) {
+    if (batch->announced() || batch->closing()) continue;
+    const bool waits = std::ranges::any_of(ending_, [&](const auto& before) {
+      return before->key() == batch->key() && before->leaving();
+    });
+    if (!waits) batch->announce();
+  }
 }
 
 void Agent::fail(CommandId id, const Status& why) {
@@ -111,8 +127,10 @@ void Agent::take(const ChannelEvent& event) {
     incarnation(up->session);
     if (fresh) restore(up->session);
   } else if (const auto* lost = std::get_if<SessionLost>(&event)) {
-    end_session(lost->session, lost->reason.ok() ? Status{Code::cancelled, "the client was closed"}
-                                                 : lost->reason);
+    const bool closed = lost->reason.ok();
+    end_session(lost->session,
+                closed ? Status{Code::cancelled, "the client was closed"} : lost->reason,
+                closed ? Batch::Manner::orderly : Batch::Manner::lost);
   }
 }
 
@@ -253,7 +271,9 @@ void Agent::look_at_self(const std::optional<std::string>& value) {
       log::error("bus: {}", replaced_.message);
       std::vector<std::uint64_t> sessions;
       for (const auto& [session, incarnation] : sessions_) sessions.push_back(session);
-      for (const std::uint64_t session : sessions) end_session(session, replaced_);
+      for (const std::uint64_t session : sessions) {
+        end_session(session, replaced_, Batch::Manner::lost);
+      }
     }
   } catch (const Error& error) {
     log::warn("bus: the record of rank {} is ignored: {}", rank(), error.what());
@@ -282,14 +302,14 @@ void Agent::lease_lost() {
   }
 }
 
-void Agent::end_session(std::uint64_t session, const Status& why) {
+void Agent::end_session(std::uint64_t session, const Status& why, Batch::Manner manner) {
   std::erase_if(deferred_, [&](const Submission& each) {
     if (each.id.session != session) return false;
     fail(each.id, why);
     return true;
   });
   for (const auto& [key, batch] : batches_) {
-    if (batch->session() == session) batch->close(std::nullopt, why);
+    if (batch->session() == session) batch->close(std::nullopt, why, manner);
   }
   std::erase_if(refused_, [&](const auto& each) {
     if (each.second != session) return false;
@@ -364,7 +384,9 @@ void Agent::close() {
   const Status why{Code::cancelled, "the agent stops"};
   std::vector<std::uint64_t> sessions;
   for (const auto& [session, incarnation] : sessions_) sessions.push_back(session);
-  for (const std::uint64_t session : sessions) end_session(session, why);
+  for (const std::uint64_t session : sessions) {
+    end_session(session, why, Batch::Manner::orderly);
+  }
 }
 
 bool Agent::over() const { return closing_ && batches_.empty() && ending_.empty(); }

@@ -90,7 +90,8 @@ class Agent {
   void beat();
   void write_state();
   void forget(const std::string& key) noexcept;
-  void end_session(std::uint64_t session, const Status& why);
+  void end_session(std::uint64_t session, const Status& why, Batch::Manner manner);
+  void announce_batches();
   std::uint64_t incarnation(std::uint64_t session);
   void lease_lost();
   void record_refused(const Refused& refused);

@@ -216,6 +216,7 @@ void Agent::refuse_batch(const Submission& submission, const RegisterBatch& comm
   const Status why{Code::invalid_argument, command.refused};
   const auto place = batches_.find({command.batch, side});
   if (place != batches_.end()) {
+    place->second->give_way();
     place->second->close(std::nullopt, why);
     ending_.push_back(std::move(place->second));
     batches_.erase(place);
@@ -276,6 +277,7 @@ void Agent::register_batch(const Submission& submission, const RegisterBatch& co
       refuse(fmt::format("batch \"{}\" is registered already; close it first", command.batch));
     }
     disputed_[{command.batch, side}] = place->disputed();
+    place->give_way();
     place->close(std::nullopt, {Code::cancelled, "the batch was registered again"});
     ending_.push_back(std::move(place));
   }

@@ -33,18 +33,23 @@ Batch::Batch(Context& context, BatchKey key, std::uint64_t session, BatchMember 
 Batch::~Batch() = default;
 
 bool Batch::over() const noexcept {
-  return closing_ && (reader_ == nullptr || reader_->recv() == nullptr);
+  return closing_ && !leaving_ && (reader_ == nullptr || reader_->recv() == nullptr);
 }
 
 void Batch::register_for(CommandId id, Deadline deadline) {
   registering_ = Waiting{id, deadline};
   context_.at(Step::registering);
+}
+
+void Batch::announce() {
+  announced_ = true;
   context_.directory.publish(to_text(key_), encode(record_));
 }
 
 void Batch::publish_as(std::uint64_t incarnation) {
   record_.incarnation = incarnation;
-  context_.directory.publish(to_text(key_), encode(record_));
+  if (!announced_ || closing_) return;
+  announce();
   if (shown_version_) publish_version(*shown_version_);
 }
 
@@ -69,15 +74,23 @@ void Batch::transfer(CommandId id, const Transfer& transfer, Deadline deadline) 
   if (const Status& possible = sends ? can_send_ : can_recv_; !possible.ok()) {
     return answer(id, possible);
   }
-  if (sends && stale()) return answer(id, stale_);
+  if (sends && stale()) return answer(id, ended_);
   Queued queued{id, transfer.direction, transfer.ticket, deadline};
   queued.version = transfer.version;
   if (sends) queued.round = ++last_round_;
-  if (sends && record_.versioned) {
-    last_version_ = transfer.version.value_or(last_version_ + 1);
-    queued.version = last_version_;
-  }
+  queued.named = sends && transfer.version;
+  if (sends && record_.versioned) number(queued);
   queue_.push_back(std::move(queued));
+}
+
+// A send that names no version has the next one, whatever has become of those before it: ranks that
+// are in step must not come to different ones.
+void Batch::number(Queued& send) {
+  if (send.named) {
+    named_round_ = send.round;
+    named_version_ = *send.version;
+  }
+  send.version = named_version_ + send.round - named_round_;
 }
 
 void Batch::query(CommandId id, const QuerySignal& query, Deadline deadline) {
@@ -141,7 +154,12 @@ std::string Batch::unpublished(std::optional<std::int64_t> round) const {
   return fmt::format("{}", fmt::join(reasons, ", and "));
 }
 
-void Batch::close(std::optional<CommandId> id, const Status& why) {
+std::int64_t Batch::answered() const noexcept {
+  const auto first = std::ranges::find(queue_, Direction::send, &Queued::direction);
+  return first == queue_.end() ? last_round_ : first->round - 1;
+}
+
+void Batch::close(std::optional<CommandId> id, const Status& why, Manner manner) {
   if (id) {
     if (close_id_) {
       answer(*id, Status{});
@@ -151,7 +169,8 @@ void Batch::close(std::optional<CommandId> id, const Status& why) {
   }
   if (closing_) return;
   context_.at(Step::closing);
-  if (record_.failed.empty()) context_.directory.withdraw(to_text(key_));
+  const bool leaves = manner == Manner::orderly && source_ != nullptr;
+  const std::int64_t last = answered();
   if (shown_version_) context_.directory.withdraw(to_text(VersionKey{key_}));
   if (registering_) answer(std::exchange(registering_, std::nullopt)->id, why);
   if (source_ != nullptr) {
@@ -173,6 +192,11 @@ void Batch::close(std::optional<CommandId> id, const Status& why) {
   }
   for (const Query& each : std::exchange(queries_, {})) answer(each.id, why);
   region_.reset();
+  if (leaves) {
+    leave_generation(last);
+  } else {
+    withdraw();
+  }
   step();
 }
 
@@ -219,7 +243,8 @@ void Batch::end_command(Queued& queued, const Status& why, bool at_deadline) {
   std::erase_if(queue_, [&](const Queued& each) { return &each == &queued; });
 }
 
-void Batch::fail_queue(Direction direction, const Status& why, std::optional<Rank> lost) {
+void Batch::fail_queue(Direction direction, const Status& why, std::optional<Rank> lost,
+                       std::int64_t after) {
   Outcome outcome;
   outcome.status = why;
   if (lost && why.code == Code::peer_lost) outcome.lost = {*lost};
@@ -228,6 +253,7 @@ void Batch::fail_queue(Direction direction, const Status& why, std::optional<Ran
     const bool busy = std::exchange(first, false) && queued.direction == Direction::recv &&
                       reader_ != nullptr && reader_->recv() != nullptr;
     if (queued.direction != direction || busy) return false;
+    if (direction == Direction::send && queued.round <= after) return false;
     outcome.round = queued.round;
     complete(queued.id, outcome);
     return true;
@@ -256,8 +282,11 @@ void Batch::step() {
       reader_->finish_recv();
     }
   }
+  drop_source_if_unused();
+  if (reader_ends_after_ && !closing_ && !reader_->goes_on(*reader_ends_after_)) update();
   answer_queries();
   if (registering_) check_registered();
+  if (leaving_ && context_.now >= leaves_by_) withdraw();
   if (over() && close_id_) answer(*std::exchange(close_id_, std::nullopt), Status{});
 }
 
@@ -428,6 +457,7 @@ TimePoint Batch::wake_at() const {
     if (queued.why.ok()) at = std::min(at, queued.deadline.at());
   }
   for (const Query& query : queries_) at = std::min(at, query.deadline.at());
+  if (leaving_) at = std::min(at, leaves_by_);
   if (source_ != nullptr) at = std::min(at, source_->wake_at());
   if (reader_ != nullptr && reader_->recv() != nullptr && reader_->recv()->unexplained()) {
     at = std::min(at, reader_->recv()->explained_by());

@@ -35,12 +35,16 @@ class Batch {
   // If it failed: those that it did not fit.
   const KnownFailures& disputed() const noexcept { return disputed_; }
   // Its senders have to register again; this one may be replaced.
-  bool stale() const noexcept { return !stale_.ok(); }
+  bool stale() const noexcept { return !ended_.ok() && last_round_ >= ends_after_; }
   bool closing() const noexcept { return closing_; }
   // Nothing of it is left to wait for.
   bool over() const noexcept;
 
   void register_for(CommandId id, Deadline deadline);
+  // Shows the registration to the others; the agent waits with it until an earlier one of the same
+  // name has left.
+  void announce();
+  bool announced() const noexcept { return announced_; }
   // Other memory to receive into. Only while nothing is received.
   void replace(std::shared_ptr<Loan> loan);
   bool idle() const noexcept { return queue_.empty() && !registering_ && !closing_; }
@@ -51,8 +55,13 @@ class Batch {
   void transfer(CommandId id, const Transfer& transfer, Deadline deadline);
   void query(CommandId id, const QuerySignal& query, Deadline deadline);
   void query_versions(CommandId id);
-  // Ends everything; over() says when. `id` is completed then.
-  void close(std::optional<CommandId> id, const Status& why);
+  // Ends everything; over() says when. `id` is completed then. Rounds that this rank has been
+  // answered for go on at the others, unless its worker is lost.
+  enum class Manner : std::uint8_t { orderly, lost };
+  void close(std::optional<CommandId> id, const Status& why, Manner manner = Manner::orderly);
+  // Another registration takes its name: the record in the store is no longer this one's.
+  void give_way() noexcept { superseded_ = true; }
+  bool leaving() const noexcept { return leaving_.has_value(); }
   // False: not one of its commands.
   bool cancel(CommandId id, const Status& why);
 
@@ -83,6 +92,7 @@ class Batch {
     Deadline deadline;
     std::int64_t round = 0;                         // send
     std::optional<std::int64_t> version{};          // send: its own; recv: the one wanted
+    bool named = false;                             // send: by the user
     bool running = false;                           // send: its round is open
     Status why{};                                   // what has ended it early
     TimePoint tell_progress_at = TimePoint::min();  // min before it began
@@ -96,11 +106,14 @@ class Batch {
   // batch.cc
   void complete(CommandId id, Outcome outcome);
   void answer(CommandId id, Status status);
-  void fail_queue(Direction direction, const Status& why, std::optional<Rank> lost);
+  // Sends only from the round after `after` on.
+  void fail_queue(Direction direction, const Status& why, std::optional<Rank> lost,
+                  std::int64_t after = 0);
   void step_send(Queued& send);
   void step_recv(Queued& recv);
   bool time_to_tell(Queued& queued) const noexcept;
   bool take_version(Queued& recv);
+  void number(Queued& send);
   void publish_version(std::int64_t version);
   void look_for_conflict(Queued& send);
   Status both_send(const Queued& send, Rank with) const;
@@ -108,6 +121,8 @@ class Batch {
   void expire();
   void answer_queries();
   std::string unpublished(std::optional<std::int64_t> round) const;
+  // The last round that this rank's sends have been answered for.
+  std::int64_t answered() const noexcept;
   std::string waits_for(const Queued& queued) const;
 
   // batch_match.cc
@@ -119,10 +134,16 @@ class Batch {
   void follow_their_generation();
   void check_registered();
   void fail_registration(const Status& why, bool tell);
-  void expose();
-  void end_generation(Rank left, const std::string& why);
-  void propose_end(const GenerationKey& key, const Generation& generation, Rank left,
-                   const std::string& why);
+  void begin_generation(const Generation& generation);
+  void end_generation(const Generation& ended);
+  void drop_source_if_unused();
+  void leave_generation(std::int64_t after);
+  void follow_leaving();
+  void withdraw();
+  Generation propose_end(const GenerationKey& key, Generation generation, Rank left,
+                         const std::string& why, std::int64_t after = 0);
+  void follow_end(const Generation& current);
+  GroupPtr group_of_reader(const BatchMember& reader);
   void join(const Generation& generation, const Passage& passage);
   std::vector<TensorView> ordered(const Group& sources) const;
   bool fresh(const Group& group, const Generation* last) const;
@@ -136,8 +157,11 @@ class Batch {
   KnownFailures known_;  // registrations that had failed before this one
   KnownFailures disputed_;
 
-  std::optional<Group> own_;
-  std::optional<Group> remote_;
+  GroupPtr own_;
+  GroupPtr remote_;
+  GroupPtr sending_;  // ours as the generation's record has it: what region_ is laid out by
+  GroupPtr joined_;   // theirs, when the reader joined it
+  std::map<std::vector<End>, GroupPtr> readers_groups_;  // who has subscribed, by its ends
   std::string missing_;
   Status can_send_;  // ok until something is known
   Status can_recv_;
@@ -146,17 +170,25 @@ class Batch {
   std::unique_ptr<fabric::Region> region_;
   std::unique_ptr<Source> source_;
   std::shared_ptr<Reader> reader_;
-  Status stale_;
-  Rank left_ = 0;
+  std::optional<std::int64_t> reader_ends_after_;  // its generation has, after a round to come
+  Status ended_;                              // why rounds above the next number cannot be sent
+  std::int64_t ends_after_ = 0;               // if it has ended
   std::optional<std::string> proposed_over_;  // the record that our last proposal was to replace
 
   std::int64_t last_round_ = 0;    // of the sends that were accepted
-  std::int64_t last_version_ = 0;  // of the sends that were accepted, or before this generation
+  // The last send that named its version, or the last version before the generation.
+  std::int64_t named_round_ = 0;
+  std::int64_t named_version_ = 0;
   std::optional<std::int64_t> shown_version_;  // in the store
   std::deque<Queued> queue_;
   bool preparing_ = false;  // the send at its head: there are checksums to make
   std::vector<Query> queries_;
+  bool announced_ = false;
+  bool superseded_ = false;
   bool closing_ = false;
+  // Closed, and the others have not been told yet that it ends after this round.
+  std::optional<std::int64_t> leaving_;
+  TimePoint leaves_by_{};
   std::optional<CommandId> close_id_;
 };
 

@@ -11,6 +11,9 @@
 namespace tensorbus::bus {
 namespace {
 
+// For the store to take the news that this rank leaves. Without it the others take it for lost.
+constexpr Duration patience_with_store = std::chrono::seconds(1);
+
 // Whoever is in the record but registered otherwise now, or not at all.
 std::optional<Rank> who_left(const Catalog& catalog, const std::string& batch, const Group& group,
                              const Generation& generation) {
@@ -25,6 +28,10 @@ std::optional<Rank> who_left(const Catalog& catalog, const std::string& batch, c
     }
   }
   return std::nullopt;
+}
+
+std::string is_gone(Rank rank) {
+  return fmt::format("sender rank {} is gone or registers again", rank);
 }
 
 std::vector<std::pair<Rank, std::uint64_t>> signature(const Group& one, const Group& other) {
@@ -42,6 +49,40 @@ std::int64_t last_of(const BatchMember& member) {
   return member.versioned ? member.versioned->last : 0;
 }
 
+// A rank's place in a generation, if this registration has one.
+const Sender* place_in(const Generation* generation, Rank rank, const BatchMember& member) {
+  if (generation == nullptr) return nullptr;
+  const auto found = generation->senders.find(rank);
+  const bool here =
+      found != generation->senders.end() && found->second.registration == member.registration;
+  return here ? &found->second : nullptr;
+}
+
+// The record speaks of just these registrations.
+bool is_of(const Group& group, const Generation& generation) {
+  return std::ranges::all_of(group.members, [&](const auto& entry) {
+    const auto sender = generation.senders.find(entry.first);
+    return sender != generation.senders.end() &&
+           sender->second == Sender{entry.second->incarnation, entry.second->registration};
+  });
+}
+
+// Registrations of the last generation beside newer ones: of two contents.
+bool is_mixed(const Group& group, const Generation* last) {
+  if (last == nullptr) return false;
+  const auto was_there = [&](const auto& entry) {
+    return place_in(last, entry.first, *entry.second) != nullptr;
+  };
+  const auto count = std::ranges::count_if(group.members, was_there);
+  return count != 0 && static_cast<std::size_t>(count) != group.members.size();
+}
+
+// The one that is known stays if nothing has changed: what was made from it is not made again.
+void take(GroupPtr& known, std::optional<Group>& found) {
+  if (!found || (known != nullptr && known->is(*found))) return;
+  known = std::make_shared<const Group>(*std::move(found));
+}
+
 bool is_one_group(const Catalog& catalog, const std::string& batch, const Group& group,
                   const End& start) {
   const GroupFinding found = find_group(catalog, batch, {start});
@@ -55,13 +96,11 @@ bool Batch::one_way(Direction direction) const noexcept {
 }
 
 void Batch::update() {
-  if (closing_) return;
+  if (leaving_) follow_leaving();
+  if (closing_ || !announced_) return;
   try {
     find_groups();
-    if (own_ && !one_way(Direction::recv)) {
-      if (region_ == nullptr) expose();
-      follow_own_generation();
-    }
+    if (own_ && !one_way(Direction::recv)) follow_own_generation();
     if (remote_ && !one_way(Direction::send)) follow_their_generation();
   } catch (const FailedElsewhere& error) {
     // What is registered goes on with those it knows.
@@ -75,9 +114,9 @@ void Batch::update() {
 // All registrations of the groups but our own.
 KnownFailures Batch::others() const {
   KnownFailures others;
-  for (const auto* group : {&own_, &remote_}) {
-    if (!*group) continue;
-    for (const auto& [rank, member] : (*group)->members) {
+  for (const GroupPtr& group : {own_, remote_}) {
+    if (group == nullptr) continue;
+    for (const auto& [rank, member] : group->members) {
       if (member->registration != record_.registration) others.insert({rank, member->registration});
     }
   }
@@ -98,14 +137,24 @@ void Batch::find_groups() {
   }
   GroupFinding own = find_group(context_.catalog, key_.batch, record_.ends, known_);
   GroupFinding remote = find_group(context_.catalog, key_.batch, remote_ends(record_), known_);
+  // Senders whose tensors change do so one after the other: between them they fit nobody.
+  for (const auto& [finding, direction] :
+       {std::pair(&own, Direction::send), std::pair(&remote, Direction::recv)}) {
+    if (finding->group && one_way(direction) &&
+        is_mixed(*finding->group,
+                 context_.catalog.generation({key_.batch, finding->group->name}).get())) {
+      finding->missing = "not all senders have registered their new tensors";
+      finding->group.reset();
+    }
+  }
   missing_ = own.missing;
   if (!missing_.empty() && !remote.missing.empty()) missing_ += "; ";
   missing_ += remote.missing;
   // Our own record may still be an older one: the store has not told us of the new one yet.
   if (own.group && own.group->members.at(key_.rank)->registration == record_.registration) {
-    own_ = std::move(own.group);
+    take(own_, own.group);
   }
-  if (remote.group) remote_ = std::move(remote.group);
+  take(remote_, remote.group);
   if (!own_ || !remote_) return;
   auto now = signature(*own_, *remote_);
   if (now == matched_) return;
@@ -148,19 +197,14 @@ std::vector<TensorView> Batch::ordered(const Group& sources) const {
 
 void Batch::replace(std::shared_ptr<Loan> loan) {
   loan_ = std::move(loan);
-  if (reader_ != nullptr && remote_) reader_->replace(loan_, ordered(*remote_));
-}
-
-void Batch::expose() {
-  region_ = context_.fabric.expose(ordered(*own_), loan_->gate(), loan_->lender());
+  if (reader_ == nullptr) return;
+  reader_->replace(loan_, joined_ == nullptr ? std::vector<TensorView>() : ordered(*joined_));
 }
 
 bool Batch::fresh(const Group& group, const Generation* last) const {
   if (last == nullptr) return true;
   return std::ranges::none_of(group.members, [&](const auto& entry) {
-    const auto sender = last->senders.find(entry.first);
-    return sender != last->senders.end() &&
-           sender->second.registration == entry.second->registration;
+    return place_in(last, entry.first, *entry.second) != nullptr;
   });
 }
 
@@ -168,34 +212,21 @@ void Batch::follow_own_generation() {
   const GenerationKey key{key_.batch, own_->name};
   const auto current = context_.catalog.generation(key);
   const auto raw = context_.catalog.raw_generation(key);
-  const auto mine = current == nullptr ? nullptr : [&]() -> const Sender* {
-    const auto found = current->senders.find(key_.rank);
-    return found == current->senders.end() ? nullptr : &found->second;
-  }();
-  if (mine != nullptr && mine->registration == record_.registration) {
-    if (current->ended) return end_generation(current->left, current->why);
+  if (const Sender* mine = place_in(current.get(), key_.rank, record_)) {
+    if (current->ended) return end_generation(*current);
     if (mine->incarnation != record_.incarnation) {
-      propose_end(key, *current, key_.rank, "its agent was taken for dead");
-      return end_generation(key_.rank, "this rank's agent was taken for dead");
+      return end_generation(
+          propose_end(key, *current, key_.rank, "this rank's agent was taken for dead"));
     }
     if (const auto left = who_left(context_.catalog, key_.batch, *own_, *current)) {
-      const std::string why = fmt::format("sender rank {} is gone or registers again", *left);
-      propose_end(key, *current, *left, why);
-      return end_generation(*left, why);
+      return end_generation(propose_end(key, *current, *left, is_gone(*left)));
     }
-    if (source_ == nullptr) {
-      log::debug("bus: rank {}: generation {} of batch \"{}\" begins", key_.rank, current->number,
-                 key_.batch);
-      source_ = std::make_unique<Source>(context_, current->number);
-      last_version_ = current->version;
-      context_.at(Step::generation_begun);
-    }
+    if (source_ == nullptr && is_of(*own_, *current)) begin_generation(*current);
     return;
   }
   if (current != nullptr && !current->ended) {
     if (const auto left = who_left(context_.catalog, key_.batch, *own_, *current)) {
-      propose_end(key, *current, *left,
-                  fmt::format("sender rank {} is gone or registers again", *left));
+      propose_end(key, *current, *left, is_gone(*left));
     }
     return;
   }
@@ -217,34 +248,84 @@ void Batch::follow_own_generation() {
   context_.directory.compare_and_set(to_text(key), raw, encode(next), 0);
 }
 
-void Batch::propose_end(const GenerationKey& key, const Generation& generation, Rank left,
-                        const std::string& why) {
-  const auto raw = context_.catalog.raw_generation(key);
-  Generation ended = generation;
-  ended.ended = true;
-  ended.left = left;
-  ended.why = why;
-  context_.directory.compare_and_set(to_text(key), raw, encode(ended), 0);
+void Batch::begin_generation(const Generation& generation) {
+  log::debug("bus: rank {}: generation {} of batch \"{}\" begins", key_.rank, generation.number,
+             key_.batch);
+  sending_ = own_;
+  region_ = context_.fabric.expose(ordered(*sending_), loan_->gate(), loan_->lender());
+  source_ = std::make_unique<Source>(context_, generation.number);
+  named_round_ = 0;
+  named_version_ = generation.version;
+  for (Queued& queued : queue_) {
+    if (queued.direction == Direction::send && record_.versioned) number(queued);
+  }
+  context_.at(Step::generation_begun);
 }
 
-void Batch::end_generation(Rank left, const std::string& why) {
-  if (stale()) return;
+// For all ranks; returns what the record will be, unless another one is quicker.
+Generation Batch::propose_end(const GenerationKey& key, Generation generation, Rank left,
+                              const std::string& why, std::int64_t after) {
+  const auto raw = context_.catalog.raw_generation(key);
+  generation.ended = true;
+  generation.left = left;
+  generation.why = why;
+  generation.after = after;
+  context_.directory.compare_and_set(to_text(key), raw, encode(generation), 0);
+  return generation;
+}
+
+void Batch::end_generation(const Generation& ended) {
+  if (!ended_.ok() && ends_after_ <= ended.after) return;
   context_.at(Step::generation_ended);
-  left_ = left;
-  stale_ = {
-      Code::failed,
-      fmt::format("batch \"{}\": {}; every sender rank has to register it again", key_.batch, why)};
-  log::info("bus: rank {}: {}", key_.rank, stale_.message);
-  const Status lost{left == key_.rank ? Code::failed : Code::peer_lost, stale_.message};
-  if (source_ != nullptr) {
-    source_->end(why);
-    if (!queue_.empty() && queue_.front().running) {
-      queue_.front().why = lost;
-      step_send(queue_.front());
-    }
-    source_.reset();
+  ends_after_ = ended.after;
+  ended_ = {Code::failed,
+            fmt::format("batch \"{}\": {}; every sender rank has to register it again", key_.batch,
+                        ended.why)};
+  log::info("bus: rank {}: {}", key_.rank, ended_.message);
+  const Status lost{ended.left == key_.rank ? Code::failed : Code::peer_lost, ended_.message};
+  if (!queue_.empty() && queue_.front().running && queue_.front().round > ends_after_) {
+    queue_.front().why = lost;
+    source_->revoke(ended.why);
+    step_send(queue_.front());
   }
-  fail_queue(Direction::send, lost, left);
+  fail_queue(Direction::send, lost, ended.left, ends_after_);
+  drop_source_if_unused();
+}
+
+// It has ended, and this rank is through with the rounds that went on.
+void Batch::drop_source_if_unused() {
+  if (source_ == nullptr || !stale() || source_->is_open()) return;
+  if (std::ranges::find(queue_, Direction::send, &Queued::direction) != queue_.end()) return;
+  source_->end(ended_.message);
+  source_.reset();
+}
+
+// The others go on up to the last round that this rank's sends were answered for. Its registration
+// stays until they know, or they would take it for lost.
+void Batch::leave_generation(std::int64_t after) {
+  leaving_ = after;
+  leaves_by_ = context_.now + patience_with_store;
+  proposed_over_.reset();
+  follow_leaving();
+}
+
+void Batch::follow_leaving() {
+  const GenerationKey key{key_.batch, sending_->name};
+  const auto current = context_.catalog.generation(key);
+  const bool in_it = place_in(current.get(), key_.rank, record_) != nullptr;
+  if (!in_it || (current->ended && current->after <= *leaving_)) return withdraw();
+  const auto raw = context_.catalog.raw_generation(key);
+  if (proposed_over_ == raw) return;
+  proposed_over_ = raw;
+  propose_end(key, *current, key_.rank,
+              fmt::format("rank {} has ended it after round {}", key_.rank, *leaving_), *leaving_);
+}
+
+void Batch::withdraw() {
+  leaving_.reset();
+  if (announced_ && !superseded_ && record_.failed.empty()) {
+    context_.directory.withdraw(to_text(key_));
+  }
 }
 
 void Batch::follow_their_generation() {
@@ -252,39 +333,44 @@ void Batch::follow_their_generation() {
   const GenerationKey key{key_.batch, remote_->name};
   const auto current = context_.catalog.generation(key);
   if (current == nullptr) return;
-  std::optional<Rank> left;
-  std::string why = current->why;
-  if (current->ended) {
-    left = current->left;
-  } else if ((left = who_left(context_.catalog, key_.batch, *remote_, *current))) {
-    why = fmt::format("sender rank {} is gone or registers again", *left);
-    propose_end(key, *current, *left, why);
-  }
   if (reader_ == nullptr) reader_ = std::make_shared<Reader>(context_, loan_);
-  const bool over = left || reader_->generation() != current->number;
-  if (over && (!reader_->idle() || reader_->started_in() != 0)) {
-    const Rank who = left.value_or(current->senders.begin()->first);
-    const Status lost{Code::peer_lost, fmt::format("batch \"{}\": {}", key_.batch,
-                                                   why.empty() ? "the senders began anew" : why)};
-    if (!reader_->idle()) reader_->leave(lost, who);
-    // Its sources may have been lost before the store told so: what waits for them fails too.
-    if (reader_->started_in() != 0) fail_queue(Direction::recv, lost, who);
-    reader_->forget_start();
+  Generation seen = *current;
+  if (!seen.ended) {
+    if (const auto left = who_left(context_.catalog, key_.batch, *remote_, seen)) {
+      seen = propose_end(key, seen, *left, is_gone(*left));
+    }
   }
-  if (left || reader_->started() || !own_) return;
-  // The record speaks of these registrations: plans are made from no others.
-  const bool same = std::ranges::all_of(remote_->members, [&](const auto& entry) {
-    const auto sender = current->senders.find(entry.first);
-    return sender != current->senders.end() &&
-           sender->second == Sender{entry.second->incarnation, entry.second->registration};
-  });
-  if (!same) return;
+  follow_end(seen);
+  if ((seen.ended && seen.after == 0) || reader_->started() || !own_) return;
+  // Plans are made from no other registrations.
+  if (!is_of(*remote_, seen)) return;
   const Passage passage = make_passage(*remote_, *own_, key_.rank);
   if (!reader_->idle() && reader_->fingerprint() != passage.fingerprint) {
     // Made from older records than the senders have: they would not take it.
     reader_->leave({Code::withdrawn, "the plan has changed"}, std::nullopt);
   }
   if (reader_->idle() && !reader_->waits()) join(*current, passage);
+}
+
+// What the end of their generation means for the reader: it goes on up to the last round that all
+// of them send.
+void Batch::follow_end(const Generation& current) {
+  const bool next = reader_->generation() != current.number;
+  reader_ends_after_.reset();
+  if (!current.ended && !next) return;
+  if (!next && reader_->goes_on(current.after)) {
+    reader_ends_after_ = current.after;
+    return;
+  }
+  if (reader_->idle() && reader_->started_in() == 0) return;
+  const Rank who = current.ended ? current.left : current.senders.begin()->first;
+  const Status lost{Code::peer_lost,
+                    fmt::format("batch \"{}\": {}", key_.batch,
+                                current.why.empty() ? "the senders began anew" : current.why)};
+  if (!reader_->idle()) reader_->leave(lost, who);
+  // Its sources may have been lost before the store told so: what waits for them fails too.
+  if (reader_->started_in() != 0) fail_queue(Direction::recv, lost, who);
+  reader_->forget_start();
 }
 
 void Batch::join(const Generation& generation, const Passage& passage) {
@@ -297,6 +383,7 @@ void Batch::join(const Generation& generation, const Passage& passage) {
   plan.fingerprint = passage.fingerprint;
   plan.streams = plan::read_streams(passage.plans, key_.rank, record_.chunk_bytes);
   plan.targets = ordered(*remote_);
+  joined_ = remote_;
   for (const auto& [rank, member] : remote_->members) {
     const Verify verify = std::max(record_.verify, member->verify);
     if (verify != Verify::off) plan.verify[rank] = verify;
@@ -346,11 +433,11 @@ Batch::Taken Batch::subscribe(const LinkPtr& link, const AgentMessage& message) 
   try {
     const auto reader = context_.catalog.registration(BatchKey{key_.batch, wish.side, wish.reader});
     if (reader == nullptr || reader->registration != wish.registration) return Taken::later;
-    const GroupFinding found = find_group(context_.catalog, key_.batch, reader->ends, known_);
-    if (!found.group) return Taken::later;
-    check_tensors(*own_, *found.group);
-    if (const Status status = may_send(*own_, *found.group); !status.ok()) return refuse(status);
-    const Passage passage = make_passage(*own_, *found.group, wish.reader);
+    const GroupPtr group = group_of_reader(*reader);
+    if (group == nullptr) return Taken::later;
+    check_tensors(*sending_, *group);
+    if (const Status status = may_send(*sending_, *group); !status.ok()) return refuse(status);
+    const Passage passage = make_passage(*sending_, *group, wish.reader);
     if (passage.fingerprint != wish.fingerprint) return Taken::later;
     const auto streams = plan::read_streams(passage.plans, wish.reader, reader->chunk_bytes);
     std::vector<std::shared_ptr<Digest>> digests;
@@ -368,7 +455,7 @@ Batch::Taken Batch::subscribe(const LinkPtr& link, const AgentMessage& message) 
           streams[at].source.reduces() ? member_stream(streams[at], key_.rank) : streams[at];
       auto digest = source_->find_digest(own, verify);
       if (digest == nullptr) {
-        digest = std::make_shared<Digest>(own, Digest::End::source, verify, ordered(*own_),
+        digest = std::make_shared<Digest>(own, Digest::End::source, verify, ordered(*sending_),
                                           loan_->lender());
       }
       digests.push_back(std::move(digest));
@@ -379,6 +466,15 @@ Batch::Taken Batch::subscribe(const LinkPtr& link, const AgentMessage& message) 
     return refuse(error.status());
   }
   return Taken::done;
+}
+
+GroupPtr Batch::group_of_reader(const BatchMember& reader) {
+  GroupFinding found = find_group(context_.catalog, key_.batch, reader.ends, known_);
+  if (!found.group) return nullptr;
+  if (remote_ != nullptr && remote_->is(*found.group)) return remote_;
+  GroupPtr& known = readers_groups_[reader.ends];
+  take(known, found.group);
+  return known;
 }
 
 void Batch::check_registered() {

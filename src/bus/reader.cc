@@ -79,6 +79,12 @@ void Reader::leave(const Status& why, std::optional<Rank> rank) {
   if (phase_ != Phase::idle) fail_joining(why.message);
 }
 
+bool Reader::goes_on(std::int64_t last_round) const {
+  if (idle() || last_round == 0) return false;
+  if (!started()) return true;
+  return (recv_ != nullptr ? recv_->round() : choice().round) <= last_round;
+}
+
 void Reader::on_up(const LinkPtr& link) {
   if (phase_ != Phase::subscribing) return;
   for (auto& [rank, source] : sources_) {

@@ -63,6 +63,8 @@ class Reader : public std::enable_shared_from_this<Reader> {
   bool waits() const noexcept { return retry_at_ != TimePoint::max(); }
   TimePoint retry_at() const noexcept { return retry_at_; }
   void retry() noexcept { retry_at_ = TimePoint::max(); }
+  // Whether it has something to read in rounds up to this one.
+  bool goes_on(std::int64_t last_round) const;
   // Ends its subscriptions at all sources; a recv that runs fails with this, naming `rank`.
   void leave(const Status& why, std::optional<Rank> rank);
 

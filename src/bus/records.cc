@@ -11,7 +11,7 @@
 namespace tensorbus::bus {
 namespace {
 
-constexpr std::int64_t version = 1;
+constexpr std::int64_t version = 2;
 constexpr std::size_t longest_message = 64 * 1024;
 constexpr std::size_t most_tensors = 4'000'000;
 
@@ -292,7 +292,7 @@ std::string encode(const Generation& generation) {
     senders.push_back({rank, sender.incarnation, sender.registration});
   }
   return pack(Json::array({version, generation.number, std::move(senders), generation.ended,
-                           generation.left, generation.why, generation.version}));
+                           generation.left, generation.why, generation.after, generation.version}));
 }
 
 Generation decode_generation(std::string_view bytes) {
@@ -310,6 +310,7 @@ Generation decode_generation(std::string_view bytes) {
   generation.ended = fields.boolean();
   generation.left = fields.integer();
   generation.why = fields.string(longest_message);
+  generation.after = static_cast<std::int64_t>(fields.natural(INT64_MAX));
   generation.version = fields.integer();
   fields.end();
   return generation;

@@ -83,6 +83,7 @@ struct Generation {
   bool ended = false;
   Rank left = 0;             // who ended it
   std::string why;           // for messages
+  std::int64_t after = 0;    // rounds up to this one go on: `left` had been answered for them
   std::int64_t version = 0;  // the last one that was known when it began; its sends count on
   friend bool operator==(const Generation&, const Generation&) = default;
 };

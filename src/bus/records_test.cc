@@ -43,7 +43,7 @@ BatchMember batch_member() {
   return member;
 }
 
-Generation generation() { return {7, {{0, {1, 2}}, {5, {3, 4}}}, true, 5, "rank 5 is gone", 3}; }
+Generation generation() { return {7, {{0, {1, 2}}, {5, {3, 4}}}, true, 5, "rank 5 is gone", 2, 3}; }
 
 std::vector<AgentMessage> messages() {
   return {{1, 2, 3, Subscribe{"b", {"p", "train"}, 4, "infer", 5, 6}},

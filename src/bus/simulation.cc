@@ -229,7 +229,9 @@ std::optional<Rank> Cluster::step() {
   const auto what = random(4);
   if (what < 2) {
     if (weather.far.contains(node.rank_)) return std::nullopt;
-    what == 0 ? node.directory_->advance_request() : node.directory_->advance_change();
+    if (what == 0) node.directory_->advance_request();
+    // Changes come one by one or in crowds: a rank that is slow need not fall behind for ever.
+    while (what == 1 && node.directory_->advance_change() && random(8) != 0) continue;
     return std::nullopt;
   }
   if (node.stopped_) return std::nullopt;

@@ -41,6 +41,25 @@ std::optional<std::pair<End, std::int64_t>> Checks::generation_of(Life life) con
   return found == generations_.end() ? std::nullopt : std::optional(found->second);
 }
 
+std::optional<std::int64_t> Checks::goes_on_until(Life sender) const {
+  const auto generation = generation_of(sender);
+  std::optional<std::int64_t> until;
+  for (const auto& [life, in] : generations_) {
+    if (!generation || in != *generation) continue;
+    const auto death = deaths_.find(life.rank);
+    if (death != deaths_.end() && death->second >= life_begun_.at(life)) return std::nullopt;
+    const auto left = left_.find(life);
+    if (left != left_.end()) until = std::min(until.value_or(left->second), left->second);
+  }
+  return until;
+}
+
+bool Checks::left_about(Rank rank, std::uint64_t step) const {
+  constexpr std::uint64_t a_while = 3'000;
+  const auto left = last_left_.find(rank);
+  return left != last_left_.end() && left->second + a_while >= step;
+}
+
 bool Checks::committed(Rank reader, std::int64_t round, std::uint64_t since) const {
   const auto found = last_read_.find({reader, round});
   return found != last_read_.end() && found->second >= since;
@@ -76,6 +95,7 @@ void Checks::on_generation(const GenerationKey& key, const Generation& generatio
         continue;
       }
       begun_.try_emplace(sender.registration, steps_);
+      life_begun_.try_emplace(life->second, steps_);
       const auto [at, fresh] =
           generations_.emplace(life->second, std::pair(key.group, generation.number));
       if (!fresh && at->second != std::pair(key.group, generation.number)) {

@@ -34,10 +34,28 @@ class Checks {
   void note_registration(std::uint64_t registration, Life life);
   // It is done; it was asked for then.
   void note_registered(std::uint64_t registration, Rank rank, std::uint64_t since);
-  void note_trouble(Rank rank) { troubled_.insert(rank); }
-  void note_lapse(Rank rank) { lapsed_.insert(rank); }
+  void note_death(Rank rank) {
+    troubled_.insert(rank);
+    deaths_[rank] = steps_;
+  }
+  void note_lapse(Rank rank) {
+    lapsed_.insert(rank);
+    deaths_[rank] = steps_;
+  }
+  // A user closes, whose sends were answered up to this round.
+  void note_leaving(Life life, std::int64_t answered) {
+    troubled_.insert(life.rank);
+    left_[life] = answered;
+    last_left_[life.rank] = steps_;
+  }
   // Nothing: it belongs to none.
   std::optional<std::pair<End, std::int64_t>> generation_of(Life life) const;
+
+  // The last round of a generation that everybody must get through: somebody has left it after that
+  // one. Nothing if nobody has, or if one of its senders has died.
+  std::optional<std::int64_t> goes_on_until(Life sender) const;
+  // Whether a user closed not long before that step, or later.
+  bool left_about(Rank rank, std::uint64_t step) const;
 
   // Whether a reader has told a source since then that it has read this round.
   bool committed(Rank reader, std::int64_t round, std::uint64_t since) const;
@@ -77,6 +95,10 @@ class Checks {
   std::map<Life, std::pair<End, std::int64_t>> generations_;
   std::set<Rank> troubled_;
   std::set<Rank> lapsed_;
+  std::map<Rank, std::uint64_t> deaths_;      // when it last died or lapsed
+  std::map<Life, std::uint64_t> life_begun_;  // when its generation did
+  std::map<Life, std::int64_t> left_;         // with the round that it was answered for
+  std::map<Rank, std::uint64_t> last_left_;   // when
 
   std::map<std::uint64_t, std::map<std::string, std::size_t>> joins_;  // by serial, per source
   std::map<std::uint64_t, std::uint64_t> replayed_;                    // by connection

@@ -41,6 +41,7 @@ void User::die() {
   loan_.reset();
   after_error_.clear();
   last_read_.clear();
+  last_version_ = 0;
 }
 
 void User::lose_agent() {
@@ -71,7 +72,7 @@ void User::close() {
 
 void User::leave() {
   world_.say("rank {}: close", rank_);
-  world_.checks.note_trouble(rank_);
+  world_.checks.note_leaving({rank_, life_}, opened_);
   phase_ = Phase::leave;
   pending_.push_back({node().submit(CloseBatch{"b", enlisting_.registration})});
 }
@@ -92,7 +93,8 @@ void User::act() {
     case Phase::enlist:
       return enlist();
     case Phase::work:
-      if (!world_.healed() && world_.odds(60)) return leave();
+      if (content_ != world_.content()) return leave();
+      if ((world_.calm() || !world_.healed()) && world_.odds(60)) return leave();
       if (world_.two_way() && !world_.healed()) return world_.odds(2) ? send() : recv();
       return side_.sends ? send() : recv();
     case Phase::leave:
@@ -117,6 +119,10 @@ void User::pass_time() {
       node().cancel(pending.id, {Code::cancelled, "the user lost interest"});
     }
     if (passed(pending.raises_at)) raise(pending);
+    // It alone would still wait for others with the tensors of before.
+    if (phase_ == Phase::enlist && std::exchange(content_, world_.content()) != content_) {
+      node().cancel(pending.id, {Code::cancelled, "the user has other tensors now"});
+    }
   }
 }
 
@@ -147,16 +153,21 @@ void User::spoil() { std::ranges::fill(loan_->numbers(0), garbage); }
 
 void User::on_outcome(const Pending& pending, const Outcome& outcome) {
   const Status& status = outcome.status;
+  // One of several sends, whose first has failed already.
+  if (pending.round != 0 && phase_ == Phase::enlist) return;
   switch (phase_) {
     case Phase::init:
       if (status.ok()) phase_ = Phase::enlist;
       break;
     case Phase::enlist:
+      if (!status.ok()) world_.checks.note_leaving({rank_, life_}, 0);
       if (status.ok()) {
         phase_ = Phase::work;
         world_.checks.note_registered(enlisting_.registration, rank_, pending.since);
-      } else if (status.code == Code::invalid_argument) {
-        // All that users ask for fits.
+      } else if ((world_.calm() && status.code != Code::cancelled) ||
+                 (status.code == Code::invalid_argument && !world_.linked())) {
+        // All that users ask for fits. Tensors that change fit as soon as all have changed them; a
+        // user that has come anew does not know that they will.
         world_.violate("I9", fmt::format("rank {} cannot register: {}", rank_, status.message));
       }
       break;
@@ -181,7 +192,10 @@ void User::init() {
 }
 
 void User::enlist() {
-  const Shape local = side_.whole().local_shape(world_.shape, rank_);
+  content_ = world_.content();
+  shape_ = world_.shape_of(content_);
+  read_here_ = 0;
+  const Shape local = side_.whole().local_shape(shape_, rank_);
   loan_ = std::make_shared<SimulatedLoan>(
       std::vector<SimulatedLoan::Tensor>{{Dtype::int64, local, {}, {}}});
   spoil();
@@ -193,13 +207,29 @@ void User::enlist() {
   enlisting_.verify = static_cast<Verify>(enlisting_.registration % 3);
   enlisting_.items = {
       {"p", "", Dtype::int64, local, plan::contiguous_strides(local), std::nullopt}};
+  if (world_.linked()) name_tensor();
   ticket_ = 0;
   ask_to_enlist();
+}
+
+// As a link does with a DTensor.
+void User::name_tensor() {
+  const auto place = std::ranges::find(side_.ranks, rank_) - side_.ranks.begin();
+  SideLayout own = side_.layout;
+  own.coordinate = {place};
+  own.mesh_id = side_.ranks.front();
+  enlisting_.layouts = {own};
+  BatchItem& item = enlisting_.items.front();
+  item.name = fmt::format("tensor {}", content_);
+  item.global_shape = shape_;
+  item.layout = 0;
+  enlisting_.versioned = Versioned{side_.sends ? Direction::send : Direction::recv, last_version_};
 }
 
 void User::ask_to_enlist() {
   ++life_;
   accepted_ = 0;
+  opened_ = 0;
   world_.say("rank {}: register_tensors, for the {}. time", rank_, life_);
   world_.checks.note_registration(enlisting_.registration, {rank_, life_});
   submit({}, enlisting_, loan_, seconds(2));
@@ -207,13 +237,13 @@ void User::ask_to_enlist() {
 
 template <typename Visit>
 void User::for_each(Visit visit) {
-  const Holding holding = side_.whole().holding(world_.shape, rank_);
+  const Holding holding = side_.whole().holding(shape_, rank_);
   auto number = loan_->numbers(0).begin();
   for (const Interval& rows : holding.dims[0]) {
     for (std::int64_t row = rows.begin; row < rows.end; ++row) {
       for (const Interval& columns : holding.dims[1]) {
         for (std::int64_t column = columns.begin; column < columns.end; ++column) {
-          visit(*number++, row * world_.shape[1] + column);
+          visit(*number++, row * shape_[1] + column);
         }
       }
     }
@@ -263,12 +293,38 @@ void User::on_send(const Pending& pending, const Outcome& outcome) {
     }
   }
   world_.sent[{life, pending.round}] = outcome.readers;
+  if (ok || !outcome.readers.empty()) opened_ = pending.round;
+  check_send_went_on(pending, outcome);
   if (ok) {
     ++successes;
+    last_version_ = outcome.version;
   } else if (outcome.status.message.find("register it again") != std::string::npos ||
              outcome.status.code == Code::invalid_argument) {
     phase_ = Phase::enlist;
   }
+}
+
+void User::check_send_went_on(const Pending& pending, const Outcome& outcome) {
+  const auto until = world_.checks.goes_on_until({rank_, life_});
+  if (until && pending.round > *until) return;
+  if (until && outcome.status.message.find("register it again") != std::string::npos) {
+    world_.violate("I20", fmt::format("rank {}: send {} failed, and all went on up to round {}",
+                                      rank_, pending.round, *until));
+  }
+  if (!world_.calm()) return;
+  for (const auto& [reader, how] : outcome.readers) {
+    if (how == ReaderOutcome::read || world_.checks.left_about(reader, pending.since)) continue;
+    world_.violate("I20", fmt::format("rank {}: send {} was not read by rank {}, which is well",
+                                      rank_, pending.round, reader));
+  }
+}
+
+void User::check_recv_went_on(const Outcome& outcome) {
+  if (!world_.calm() || outcome.status.code != Code::peer_lost) return;
+  const auto until = world_.checks.goes_on_until(read_from_);
+  if (!until || read_here_ == 0 || read_here_ >= *until) return;
+  world_.violate("I20", fmt::format("rank {}: recv failed after round {}, and all went on up to {}",
+                                    rank_, read_here_, *until));
 }
 
 void User::recv() {
@@ -278,9 +334,11 @@ void User::recv() {
          patience());
 }
 
-// A send that answers a send must end, or both wait for ever.
+// A send that answers a send must end, or both wait for ever; so must a recv of tensors that the
+// others have changed.
 Duration User::patience() const {
-  return world_.two_way() && !world_.healed() ? Duration(seconds(1)) : Duration::max();
+  const bool may_be_alone = world_.linked() || (world_.two_way() && !world_.healed());
+  return may_be_alone ? Duration(seconds(1)) : Duration::max();
 }
 
 void User::check_untouched() {
@@ -293,8 +351,10 @@ void User::on_recv(const Pending& pending, const Outcome& outcome) {
   if (outcome.status.ok()) {
     ++successes;
     ++world_.report.counts["recvs"];
+    last_version_ = outcome.version;
     return check_received(outcome.round);
   }
+  check_recv_went_on(outcome);
   world_.say("rank {}: recv: {}", rank_, outcome.status.message);
   ++world_.report.counts["failed recvs"];
   if (outcome.status.message.find("used up") == std::string::npos &&
@@ -339,6 +399,8 @@ void User::check_received(std::int64_t round) {
                                        source.rank, last));
     }
     last = round;
+    read_here_ = round;
+    read_from_ = source;
     const auto sent = world_.sent.find({source, round});
     if (sent == world_.sent.end()) continue;
     const auto told = sent->second.find(rank_);

@@ -68,6 +68,7 @@ class User {
   Node& node() const;
   void init();
   void enlist();
+  void name_tensor();
   void ask_to_enlist();
   void send();
   void recv();
@@ -80,6 +81,9 @@ class User {
   void on_send(const Pending& pending, const Outcome& outcome);
   void on_recv(const Pending& pending, const Outcome& outcome);
   void check_received(std::int64_t round);
+  // No outcome of a round depends on a sender that leaves after it.
+  void check_send_went_on(const Pending& pending, const Outcome& outcome);
+  void check_recv_went_on(const Outcome& outcome);
   void spoil();
   template <typename Visit>
   void for_each(Visit visit);
@@ -94,7 +98,13 @@ class User {
   std::int64_t life_ = 0;  // registrations so far
   std::uint64_t ticket_ = 0;
   std::int64_t accepted_ = 0;               // sends of this life
+  std::int64_t opened_ = 0;                 // the last of them that was answered for itself
   std::map<Life, std::int64_t> last_read_;  // rounds, by source
+  std::int64_t read_here_ = 0;              // the last round of this registration
+  Life read_from_;                          // one of its sources
+  std::int64_t content_ = 0;                // which tensors it has registered
+  std::int64_t last_version_ = 0;
+  Shape shape_;
   std::vector<std::int64_t> after_error_;
 };
 
@@ -118,11 +128,16 @@ class World {
   bool impatient() { return faults_.expires && !healed_ && odds(4); }
   bool healed() const noexcept { return healed_; }
   bool two_way() const noexcept { return two_way_; }
+  // Nothing has been hurt yet.
+  bool calm() const noexcept { return calm_; }
+  // Users send state dicts, whose names and shapes all of them change from time to time.
+  bool linked() const noexcept { return linked_; }
+  std::int64_t content() const noexcept { return content_; }
+  Shape shape_of(std::int64_t content) const { return {content % 2 == 0 ? 4 : 3, 6}; }
 
   Cluster cluster;
   Report report;
   Checks checks;
-  const Shape shape{4, 6};
   // What a sender's memory held while a round was open.
   std::map<std::tuple<Life, std::int64_t>, std::int64_t> tags;
   // How a round ended, as its sender was told.
@@ -132,7 +147,10 @@ class World {
  private:
   void make_sides();
   void happen();
-  bool content() const;
+  void change_content();
+  bool satisfied() const;
+  // All users have successes, again after their tensors have changed.
+  void expect_progress(std::size_t most_steps);
   void hurt();
   // Something that is broken; false: nothing is.
   bool repair();
@@ -147,6 +165,9 @@ class World {
   std::vector<UserSide> sides_;
   bool healed_ = true;
   bool two_way_ = false;
+  bool linked_ = false;
+  bool calm_ = true;
+  std::int64_t content_ = 0;
 };
 
 }  // namespace tensorbus::bus::simulation
