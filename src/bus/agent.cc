@@ -215,7 +215,9 @@ void Agent::take(const fabric::Event& event) {
     const AgentMessage& said = read->second;
     log::trace("bus: rank {} hears {} from {}", rank(), name_of(said.body),
                to_string(link->peer()->identity()));
-    if (std::holds_alternative<Subscribe>(said.body)) return take_subscribe(link, said);
+    if (std::holds_alternative<Subscribe>(said.body) || std::holds_alternative<Follow>(said.body)) {
+      return take_subscribe(link, said);
+    }
     if (std::holds_alternative<Leave>(said.body)) {
       std::erase_if(held_, [&](const Held& held) {
         return held.link == link && held.message.serial == said.serial;
@@ -238,7 +240,9 @@ void Agent::take(const fabric::Event& event) {
 
 void Agent::take_subscribe(const LinkPtr& link, const AgentMessage& message) {
   for (const auto& [key, batch] : batches_) {
-    if (batch->subscribe(link, message) == Batch::Taken::done) return;
+    const bool follows = std::holds_alternative<Follow>(message.body);
+    const auto taken = follows ? batch->follow(link, message) : batch->subscribe(link, message);
+    if (taken == Batch::Taken::done) return;
   }
   if (held_.size() < most_held) held_.push_back({link, message});
 }

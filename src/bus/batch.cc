@@ -79,6 +79,7 @@ void Batch::transfer(CommandId id, const Transfer& transfer, Deadline deadline) 
   queued.version = transfer.version;
   if (sends) queued.round = ++last_round_;
   queued.named = sends && transfer.version;
+  queued.min_readers = transfer.min_readers;
   if (sends && record_.versioned) number(queued);
   queue_.push_back(std::move(queued));
 }
@@ -98,17 +99,37 @@ void Batch::query(CommandId id, const QuerySignal& query, Deadline deadline) {
   answer_queries();
 }
 
-void Batch::query_versions(CommandId id) {
+void Batch::query_versions(CommandId id) const {
   Outcome outcome;
   outcome.versions = context_.catalog.versions(key_.batch);
   // What the store has not told us back yet.
   if (shown_version_) outcome.versions[key_.side][key_.rank] = *shown_version_;
-  complete(id, std::move(outcome));
+  for (auto& [side, ranks] : outcome.versions) {
+    for (auto& [rank, version] : ranks) {
+      const auto read = read_versions_.find(rank);
+      if (read != read_versions_.end()) version = std::max(version, read->second);
+    }
+    std::erase_if(ranks, [&](const auto& entry) { return is_lost(side, entry.first); });
+  }
+  std::erase_if(outcome.versions, [](const auto& entry) { return entry.second.empty(); });
+  context_.channel.complete(id, outcome);
+}
+
+// Its death was noticed here; the store still has its registration.
+bool Batch::is_lost(const std::string& side, Rank rank) const {
+  const auto now = context_.catalog.registration(BatchKey{key_.batch, side, rank});
+  if (now == nullptr) return true;
+  if (source_ != nullptr && source_->has_lost(rank, now->registration)) return true;
+  if (reader_ == nullptr || joined_ == nullptr) return false;
+  const auto then = joined_->members.find(rank);
+  return then != joined_->members.end() && then->second == now &&
+         std::ranges::find(reader_->lost(), rank) != reader_->lost().end();
 }
 
 void Batch::publish_version(std::int64_t version) {
   shown_version_ = version;
-  context_.directory.publish(to_text(VersionKey{key_}), std::to_string(version));
+  context_.directory.publish(to_text(VersionKey{key_}),
+                             encode(VersionRecord{record_.registration, version}));
 }
 
 void Batch::answer_queries() {
@@ -180,6 +201,7 @@ void Batch::close(std::optional<CommandId> id, const Status& why, Manner manner)
       step_send(queue_.front());
     }
     source_.reset();
+    herald_.reset();
   }
   closing_ = true;
   if (reader_ != nullptr) reader_->leave(why, std::nullopt);
@@ -263,6 +285,7 @@ void Batch::fail_queue(Direction direction, const Status& why, std::optional<Ran
 void Batch::step() {
   preparing_ = false;
   expire();
+  if (herald_ != nullptr) herald_->step();
   while (!queue_.empty()) {
     const std::size_t before = queue_.size();
     if (queue_.front().direction == Direction::send) {
@@ -282,6 +305,8 @@ void Batch::step() {
       reader_->finish_recv();
     }
   }
+  // Also those that ended before they began.
+  if (herald_ != nullptr && herald_->is_first()) herald_->tell_ended(answered(), {});
   drop_source_if_unused();
   if (reader_ends_after_ && !closing_ && !reader_->goes_on(*reader_ends_after_)) update();
   answer_queries();
@@ -303,6 +328,7 @@ void Batch::step_send(Queued& send) {
     if (!loan_->gate().open(send.ticket)) {
       return refuse({Code::cancelled, "the worker took its memory back before the round began"});
     }
+    if (!has_readers(send)) return;
     try {
       preparing_ = !source_->prepare(send.round);
     } catch (const Error& error) {
@@ -313,22 +339,59 @@ void Batch::step_send(Queued& send) {
     if (record_.versioned) publish_version(*send.version);
     send.running = true;
   }
-  look_for_conflict(send);
-  auto endings = source_->finished();
-  if (!endings) {
-    if (time_to_tell(send)) {
-      context_.channel.progress(send.id, source_->bytes_done(), source_->bytes_total());
+  if (!send.ended) {
+    look_for_conflict(send);
+    const auto endings = source_->finished();
+    if (!endings) {
+      if (time_to_tell(send)) {
+        context_.channel.progress(send.id, source_->bytes_done(), source_->bytes_total());
+      }
+      return;
     }
-    return;
+    const auto both = std::ranges::find_if(
+        *endings, [](const auto& entry) { return entry.second.word.mark == Mark::conflict; });
+    if (send.why.ok() && both != endings->end()) send.why = both_send(send, both->first);
+    send.ended = outcomes_of(*endings);
   }
-  const auto both = std::ranges::find_if(
-      *endings, [](const auto& entry) { return entry.second.word.mark == Mark::conflict; });
-  if (send.why.ok() && both != endings->end()) send.why = both_send(send, both->first);
-  Outcome outcome = send_outcome(send.round, *endings, send.why);
+  if (waits_for_first(send)) return;
+  finish_send(send);
+}
+
+void Batch::finish_send(const Queued& send) {
+  std::map<Rank, ReaderOutcome> readers = *send.ended;
+  const bool alone = herald_ == nullptr || herald_->is_first();
+  const auto told = alone ? std::nullopt : herald_->ending(send.round);
+  for (const auto& [rank, how] : told.value_or(std::map<Rank, ReaderOutcome>())) {
+    const auto [at, fresh] = readers.emplace(rank, how);
+    if (!fresh) at->second = std::max(at->second, how);
+  }
+  for (const auto& [rank, how] : readers) {
+    if (how == ReaderOutcome::read) read_versions_[rank] = send.version.value_or(0);
+  }
+  Outcome outcome = send_outcome(send.round, readers, send.why);
+  // What ended it before the first sender could tell: nobody knows whether all have read.
+  if (!alone && !told && !send.why.ok()) outcome.status = send.why;
   outcome.version = send.version.value_or(0);
   outcome.bytes = source_->bytes_done();
+  if (herald_ != nullptr && herald_->is_first()) herald_->tell_ended(send.round, readers);
   complete(send.id, std::move(outcome));
   queue_.pop_front();
+}
+
+bool Batch::has_readers(const Queued& send) {
+  if (herald_ == nullptr || send.min_readers == 0) return true;
+  if (!herald_->is_first()) return herald_->has_begun(send.round);
+  if (source_->ready_for(send.round) < static_cast<std::size_t>(send.min_readers)) return false;
+  herald_->tell_begun(send.round);
+  return true;
+}
+
+// This rank's readers are done; of the others the first sender knows. Whoever has left the batch
+// had told before.
+bool Batch::waits_for_first(const Queued& send) const {
+  if (herald_ == nullptr || herald_->is_first() || !send.why.ok()) return false;
+  if (!ended_.ok() && herald_->is_alone()) return false;
+  return !herald_->ending(send.round);
 }
 
 void Batch::look_for_conflict(Queued& send) {
@@ -416,6 +479,14 @@ bool Batch::take_version(Queued& recv) {
 std::string Batch::waits_for(const Queued& queued) const {
   if (queued.direction == Direction::send) {
     if (source_ == nullptr) return "the other senders, who have to register again";
+    if (queued.ended) {
+      return fmt::format("sender rank {}, which has not said that all readers have read",
+                         herald_->first());
+    }
+    if (!queued.running && queued.min_readers > 0) {
+      return fmt::format("readers: it wants {}, of this rank's {} have joined", queued.min_readers,
+                         source_->ready_for(queued.round));
+    }
     return fmt::format("reader rank {}, which has not read", fmt::join(source_->unread(), ", "));
   }
   if (reader_ == nullptr || !reader_->started()) {
@@ -459,6 +530,7 @@ TimePoint Batch::wake_at() const {
   for (const Query& query : queries_) at = std::min(at, query.deadline.at());
   if (leaving_) at = std::min(at, leaves_by_);
   if (source_ != nullptr) at = std::min(at, source_->wake_at());
+  if (herald_ != nullptr) at = std::min(at, herald_->wake_at());
   if (reader_ != nullptr && reader_->recv() != nullptr && reader_->recv()->unexplained()) {
     at = std::min(at, reader_->recv()->explained_by());
   }
@@ -470,17 +542,21 @@ void Batch::on_message(const LinkPtr& link, const AgentMessage& message) {
   if (source_ != nullptr && source_->knows(message.serial) &&
       message.generation == source_->generation()) {
     source_->on_message(link, message);
+  } else if (herald_ != nullptr && herald_->knows(message.serial)) {
+    herald_->on_message(message);
   } else if (reader_ != nullptr && reader_->knows(message.serial)) {
     reader_->on_message(link, message);
   }
 }
 
 void Batch::on_up(const LinkPtr& link) {
+  if (herald_ != nullptr) herald_->on_up(link);
   if (reader_ != nullptr) reader_->on_up(link);
 }
 
 void Batch::on_lost(const LinkPtr& link, const Status& why) {
   if (source_ != nullptr) source_->on_lost(*link);
+  if (herald_ != nullptr) herald_->on_lost(link);
   if (reader_ == nullptr) return;
   const bool was_started = reader_->started();
   reader_->on_lost(link, why);

@@ -12,6 +12,7 @@
 #include <vector>
 
 #include "bus/context.h"
+#include "bus/herald.h"
 #include "bus/match.h"
 #include "bus/reader.h"
 #include "bus/source.h"
@@ -54,7 +55,7 @@ class Batch {
   void refused(const Status& why);
   void transfer(CommandId id, const Transfer& transfer, Deadline deadline);
   void query(CommandId id, const QuerySignal& query, Deadline deadline);
-  void query_versions(CommandId id);
+  void query_versions(CommandId id) const;
   // Ends everything; over() says when. `id` is completed then. Rounds that this rank has been
   // answered for go on at the others, unless its worker is lost.
   enum class Manner : std::uint8_t { orderly, lost };
@@ -73,6 +74,7 @@ class Batch {
   // Whether it was for this registration; if not yet answerable, it is kept by the caller.
   enum class Taken : std::uint8_t { no, later, done };
   Taken subscribe(const LinkPtr& link, const AgentMessage& message);
+  Taken follow(const LinkPtr& link, const AgentMessage& message);
   void on_message(const LinkPtr& link, const AgentMessage& message);
   void on_up(const LinkPtr& link);
   void on_lost(const LinkPtr& link, const Status& why);
@@ -90,12 +92,14 @@ class Batch {
     Direction direction = Direction::send;
     std::uint64_t ticket = 0;
     Deadline deadline;
-    std::int64_t round = 0;                         // send
-    std::optional<std::int64_t> version{};          // send: its own; recv: the one wanted
-    bool named = false;                             // send: by the user
-    bool running = false;                           // send: its round is open
-    Status why{};                                   // what has ended it early
-    TimePoint tell_progress_at = TimePoint::min();  // min before it began
+    std::int64_t round = 0;                                // send
+    std::optional<std::int64_t> version{};                 // send: its own; recv: the one wanted
+    bool named = false;                                    // send: by the user
+    std::int64_t min_readers = 0;                          // send: before it begins
+    std::optional<std::map<Rank, ReaderOutcome>> ended{};  // send: as far as this rank's readers go
+    bool running = false;                                  // send: its round is open
+    Status why{};                                          // what has ended it early
+    TimePoint tell_progress_at = TimePoint::min();         // min before it began
   };
   struct Query {
     CommandId id;
@@ -110,11 +114,16 @@ class Batch {
   void fail_queue(Direction direction, const Status& why, std::optional<Rank> lost,
                   std::int64_t after = 0);
   void step_send(Queued& send);
+  void finish_send(const Queued& send);
   void step_recv(Queued& recv);
   bool time_to_tell(Queued& queued) const noexcept;
   bool take_version(Queued& recv);
   void number(Queued& send);
+  // Whether a send may begin: the readers it wants are there.
+  bool has_readers(const Queued& send);
+  bool waits_for_first(const Queued& send) const;
   void publish_version(std::int64_t version);
+  bool is_lost(const std::string& side, Rank rank) const;
   void look_for_conflict(Queued& send);
   Status both_send(const Queued& send, Rank with) const;
   void end_command(Queued& queued, const Status& why, bool at_deadline);
@@ -169,13 +178,15 @@ class Batch {
   std::vector<std::pair<Rank, std::uint64_t>> matched_;  // registrations that were checked
   std::unique_ptr<fabric::Region> region_;
   std::unique_ptr<Source> source_;
+  std::unique_ptr<Herald> herald_;              // of a batch with versions, beside source_
+  std::map<Rank, std::int64_t> read_versions_;  // by readers, in this generation
   std::shared_ptr<Reader> reader_;
   std::optional<std::int64_t> reader_ends_after_;  // its generation has, after a round to come
   Status ended_;                              // why rounds above the next number cannot be sent
   std::int64_t ends_after_ = 0;               // if it has ended
   std::optional<std::string> proposed_over_;  // the record that our last proposal was to replace
 
-  std::int64_t last_round_ = 0;    // of the sends that were accepted
+  std::int64_t last_round_ = 0;  // of the sends that were accepted
   // The last send that named its version, or the last version before the generation.
   std::int64_t named_round_ = 0;
   std::int64_t named_version_ = 0;

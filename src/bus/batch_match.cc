@@ -77,6 +77,15 @@ bool is_mixed(const Group& group, const Generation* last) {
   return count != 0 && static_cast<std::size_t>(count) != group.members.size();
 }
 
+bool fit_together(const Group& group) {
+  try {
+    for (const auto& [end, side] : group.sides) group.tensors(side);
+    return true;
+  } catch (const Error&) {
+    return false;  // find_groups() says so to whom it concerns
+  }
+}
+
 // The one that is known stays if nothing has changed: what was made from it is not made again.
 void take(GroupPtr& known, std::optional<Group>& found) {
   if (!found || (known != nullptr && known->is(*found))) return;
@@ -213,7 +222,17 @@ void Batch::follow_own_generation() {
   const auto current = context_.catalog.generation(key);
   const auto raw = context_.catalog.raw_generation(key);
   if (const Sender* mine = place_in(current.get(), key_.rank, record_)) {
-    if (current->ended) return end_generation(*current);
+    if (current->ended) {
+      // Its beginning and its end may be heard of at once; its rounds go on all the same.
+      const bool unknown = source_ == nullptr && ended_.ok();
+      const bool ours = mine->incarnation == record_.incarnation;
+      if (unknown && ours && current->after > 0 && is_of(*own_, *current)) {
+        begin_generation(*current);
+      }
+      Generation ended = *current;
+      if (unknown && source_ == nullptr) ended.after = 0;
+      return end_generation(ended);
+    }
     if (mine->incarnation != record_.incarnation) {
       return end_generation(
           propose_end(key, *current, key_.rank, "this rank's agent was taken for dead"));
@@ -231,6 +250,8 @@ void Batch::follow_own_generation() {
     return;
   }
   if (!fresh(*own_, current.get())) return;
+  // Of a batch whose tensors change some may have the new ones and some not yet.
+  if (record_.versioned && !fit_together(*own_)) return;
   Generation next;
   next.number = current == nullptr ? 1 : current->number + 1;
   for (const auto& [rank, member] : own_->members) {
@@ -254,6 +275,15 @@ void Batch::begin_generation(const Generation& generation) {
   sending_ = own_;
   region_ = context_.fabric.expose(ordered(*sending_), loan_->gate(), loan_->lender());
   source_ = std::make_unique<Source>(context_, generation.number);
+  if (record_.versioned) {
+    const Rank first = first_source(*sending_);
+    const auto place = context_.catalog.member({sending_->sides.begin()->first, first});
+    herald_ = std::make_unique<Herald>(
+        context_, Follow{key_.batch, sending_->name}, generation.number, first,
+        first == key_.rank ? std::nullopt
+                           : std::optional(place == nullptr ? fabric::Address() : place->address));
+  }
+  read_versions_.clear();
   named_round_ = 0;
   named_version_ = generation.version;
   for (Queued& queued : queue_) {
@@ -298,6 +328,7 @@ void Batch::drop_source_if_unused() {
   if (std::ranges::find(queue_, Direction::send, &Queued::direction) != queue_.end()) return;
   source_->end(ended_.message);
   source_.reset();
+  herald_.reset();
 }
 
 // The others go on up to the last round that this rank's sends were answered for. Its registration
@@ -317,7 +348,12 @@ void Batch::follow_leaving() {
   const auto raw = context_.catalog.raw_generation(key);
   if (proposed_over_ == raw) return;
   proposed_over_ = raw;
-  propose_end(key, *current, key_.rank,
+  Generation left = *current;
+  // The next one counts on from there.
+  if (record_.versioned) {
+    left.version = std::max(left.version, named_version_ + *leaving_ - named_round_);
+  }
+  propose_end(key, std::move(left), key_.rank,
               fmt::format("rank {} has ended it after round {}", key_.rank, *leaving_), *leaving_);
 }
 
@@ -404,12 +440,12 @@ void Batch::join(const Generation& generation, const Passage& passage) {
     }
     if (hosts.size() > 1) far.insert(stream.source.ranks.begin(), stream.source.ranks.end());
   }
-  if (record_.versioned && plan.sources.empty()) {
-    // Nothing to read, but the versions to follow.
+  if (record_.versioned) {
+    // The first sender knows of all readers, also of those who read nothing from it.
     const Rank rank = first_source(*remote_);
     const End& end = remote_->sides.begin()->first;
     if (const auto member = context_.catalog.member({end, rank})) {
-      plan.sources[rank] = member->address;
+      plan.sources.try_emplace(rank, member->address);
     }
   }
   for (const Rank rank : far) plan.sources[rank] = fabric::network_only(plan.sources[rank]);
@@ -460,10 +496,23 @@ Batch::Taken Batch::subscribe(const LinkPtr& link, const AgentMessage& message) 
       }
       digests.push_back(std::move(digest));
     }
-    source_->subscribe(link, message.serial, wish.reader, region_->number(), bytes,
+    source_->subscribe(link, message.serial, {wish.reader, wish.registration, bytes},
+                       region_->number(),
                        std::move(digests));
   } catch (const Error& error) {
     return refuse(error.status());
+  }
+  return Taken::done;
+}
+
+Batch::Taken Batch::follow(const LinkPtr& link, const AgentMessage& message) {
+  const auto& wish = std::get<Follow>(message.body);
+  if (wish.batch != key_.batch || closing_) return Taken::no;
+  if (!own_) return Taken::later;
+  if (wish.group != own_->name) return Taken::no;
+  if (source_ == nullptr || message.generation > source_->generation()) return Taken::later;
+  if (message.generation == source_->generation() && herald_ != nullptr && herald_->is_first()) {
+    herald_->add_follower(link, message.serial);
   }
   return Taken::done;
 }
@@ -478,6 +527,10 @@ GroupPtr Batch::group_of_reader(const BatchMember& reader) {
 }
 
 void Batch::check_registered() {
+  if (registering_ && one_way(Direction::send) && stale()) {
+    // It is over before it was complete: the next send says so.
+    return answer(std::exchange(registering_, std::nullopt)->id, Status{});
+  }
   if (!registering_ || !own_ || !remote_ || matched_.empty()) return;
   if (can_recv_.ok()) {
     const auto theirs = context_.catalog.generation({key_.batch, remote_->name});

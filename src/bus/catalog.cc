@@ -1,7 +1,5 @@
 #include "bus/catalog.h"
 
-#include <charconv>
-
 #include "base/log.h"
 #include "tensorbus/status.h"
 
@@ -51,10 +49,8 @@ std::optional<RecordKey> Catalog::apply(const Changed& changed) {
       generations_.erase(*generation);
     }
   } else if (const auto* version = std::get_if<VersionKey>(&*key)) {
-    std::int64_t number = 0;
-    if (value &&
-        std::from_chars(value->data(), value->data() + value->size(), number).ec == std::errc{}) {
-      versions_[version->batch] = number;
+    if (const auto record = read(decode_version_record)) {
+      versions_[version->batch] = *record;
     } else {
       versions_.erase(version->batch);
     }
@@ -125,7 +121,10 @@ Versions Catalog::versions(const std::string& batch) const {
   }
   for (auto each = versions_.lower_bound({batch, "", 0});
        each != versions_.end() && each->first.batch == batch; ++each) {
-    versions[each->first.side][each->first.rank] = each->second;
+    // One of a registration before says nothing of this one.
+    const auto member = registration(each->first);
+    if (member == nullptr || member->registration != each->second.registration) continue;
+    versions[each->first.side][each->first.rank] = each->second.version;
   }
   return versions;
 }

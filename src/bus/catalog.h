@@ -52,7 +52,7 @@ class Catalog {
   std::map<std::string, std::map<std::pair<Rank, std::string>, std::shared_ptr<const BatchMember>>>
       batches_;
   std::map<GenerationKey, Raw> generations_;
-  std::map<BatchKey, std::int64_t> versions_;
+  std::map<BatchKey, VersionRecord> versions_;
 };
 
 }  // namespace tensorbus::bus

@@ -70,7 +70,8 @@ Json to_json(const RegisterBatch& batch) {
 
 Json to_json(const Transfer& transfer) {
   return Json::array({transfer.batch, static_cast<unsigned>(transfer.direction),
-                      or_null(transfer.role), transfer.ticket, or_null(transfer.version)});
+                      or_null(transfer.role), transfer.ticket, or_null(transfer.version),
+                      transfer.min_readers});
 }
 
 Json to_json(const QuerySignal& query) {
@@ -195,6 +196,7 @@ Transfer transfer_from(const Json& json) {
   transfer.role = in.optional(text());
   transfer.ticket = in.natural();
   transfer.version = in.optional(number());
+  transfer.min_readers = static_cast<std::int64_t>(in.natural(INT64_MAX));
   in.end();
   return transfer;
 }

@@ -99,6 +99,8 @@ struct Transfer {
   std::uint64_t ticket = 0;
   // send: what it is; none: the last plus one. recv: the one wanted; none: whatever comes next.
   std::optional<std::int64_t> version{};
+  // send of a versioned batch: it begins when so many readers have joined. The same at all senders.
+  std::int64_t min_readers = 0;
   friend bool operator==(const Transfer&, const Transfer&) = default;
 };
 

@@ -34,7 +34,7 @@ std::vector<Command> samples() {
           Transfer{"weights", Direction::recv, "engine", 0},
           Transfer{"weights", Direction::send, std::nullopt, UINT64_MAX},
           QuerySignal{"weights", false, 3, std::nullopt},
-          Transfer{"weights", Direction::send, std::nullopt, 3, 4},
+          Transfer{"weights", Direction::send, std::nullopt, 3, 4, 2},
           QueryVersions{"weights", "engine"},
           CloseBatch{"weights", 17}};
 }

@@ -276,13 +276,7 @@ std::vector<Rank> readers_of(const Group& sources, const Group& targets, Rank so
     for (const plan::Stream& stream : plan::serve_streams(passage.plans, source)) {
       if (std::ranges::find(ranks, stream.reader) != ranks.end()) readers.insert(stream.reader);
     }
-    if (!versioned || source != first_source(sources)) continue;
-    for (const Rank rank : ranks) {
-      const bool reads = std::ranges::any_of(passage.plans, [&](const plan::Plan& plan) {
-        return plan.target().mesh().contains(rank) && !plan.reads(rank).empty();
-      });
-      if (!reads) readers.insert(rank);
-    }
+    if (versioned && source == first_source(sources)) readers.insert(ranks.begin(), ranks.end());
   }
   return {readers.begin(), readers.end()};
 }

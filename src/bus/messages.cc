@@ -7,9 +7,9 @@
 namespace tensorbus::bus {
 namespace {
 
-constexpr std::array<std::string_view, 11> names = {"subscribe", "join",       "start",  "leave",
-                                                    "look",      "subscribed", "joined", "offer",
-                                                    "over",      "sums",       "moved"};
+constexpr std::array<std::string_view, 14> names = {
+    "subscribe", "join", "start", "leave", "look",   "subscribed", "joined",
+    "offer",     "over", "sums",  "moved", "follow", "begun",      "ended"};
 static_assert(names.size() == std::variant_size_v<MessageBody>);
 
 constexpr std::size_t longest_text = 16 * 1024;
@@ -62,7 +62,34 @@ struct Write {
     list.push_back(m.first);
     list.push_back(m.values);
   }
+  void operator()(const Follow& m) {
+    list.push_back(m.batch);
+    list.push_back(m.group.pair);
+    list.push_back(m.group.side);
+  }
+  void operator()(const Begun& m) { list.push_back(m.round); }
+  void operator()(const Ended& m) {
+    list.push_back(m.round);
+    Json readers = Json::array();
+    for (const auto& [rank, how] : m.readers) {
+      readers.push_back({rank, static_cast<unsigned>(how)});
+    }
+    list.push_back(std::move(readers));
+  }
 };
+
+Ended read_ended(Fields& fields) {
+  Ended m;
+  m.round = round_of(fields);
+  for (const Json& each : fields.list()) {
+    Fields reader(each, "message of an agent");
+    const auto rank = static_cast<Rank>(reader.natural(INT64_MAX));
+    const auto how = reader.natural(static_cast<unsigned>(ReaderOutcome::lost));
+    m.readers[rank] = static_cast<ReaderOutcome>(how);
+    reader.end();
+  }
+  return m;
+}
 
 MessageBody read_body(std::uint64_t kind, Fields& fields) {
   switch (kind) {
@@ -114,6 +141,17 @@ MessageBody read_body(std::uint64_t kind, Fields& fields) {
       const std::int64_t round = round_of(fields);
       return Moved{round, static_cast<std::int64_t>(fields.natural(INT64_MAX))};
     }
+    case 11: {
+      Follow m;
+      m.batch = fields.string();
+      m.group.pair = fields.string();
+      m.group.side = fields.string();
+      return m;
+    }
+    case 12:
+      return Begun{round_of(fields)};
+    case 13:
+      return read_ended(fields);
     default: {
       Over m;
       m.round = round_of(fields);

@@ -3,6 +3,7 @@
 #pragma once
 
 #include <cstdint>
+#include <map>
 #include <string>
 #include <string_view>
 #include <variant>
@@ -80,8 +81,25 @@ struct Over {
   friend bool operator==(const Over&, const Over&) = default;
 };
 
-using MessageBody =
-    std::variant<Subscribe, Join, Start, Leave, Look, Subscribed, Joined, Offer, Over, Sums, Moved>;
+// From a sender to the first one of its side, and what that answers: that it is in sight of all the
+// readers it wanted and the round may begin, and how a round ended for every reader.
+struct Follow {
+  std::string batch;
+  End group;
+  friend bool operator==(const Follow&, const Follow&) = default;
+};
+struct Begun {
+  std::int64_t round = 0;
+  friend bool operator==(const Begun&, const Begun&) = default;
+};
+struct Ended {
+  std::int64_t round = 0;
+  std::map<Rank, ReaderOutcome> readers;
+  friend bool operator==(const Ended&, const Ended&) = default;
+};
+
+using MessageBody = std::variant<Subscribe, Join, Start, Leave, Look, Subscribed, Joined, Offer,
+                                 Over, Sums, Moved, Follow, Begun, Ended>;
 
 struct AgentMessage {
   std::uint64_t sequence = 0;  // on this connection, from 1

@@ -286,6 +286,20 @@ BatchMember decode_batch_member(std::string_view bytes) {
   return member;
 }
 
+std::string encode(const VersionRecord& record) {
+  return pack(Json::array({version, record.registration, record.version}));
+}
+
+VersionRecord decode_version_record(std::string_view bytes) {
+  const Json json = unpack(bytes, "version record");
+  Fields fields = open(json, "version record");
+  VersionRecord record;
+  record.registration = fields.natural();
+  record.version = fields.integer();
+  fields.end();
+  return record;
+}
+
 std::string encode(const Generation& generation) {
   Json senders = Json::array();
   for (const auto& [rank, sender] : generation.senders) {

@@ -114,7 +114,12 @@ struct CallerKey {
   std::int64_t id = 0;
   friend auto operator<=>(const CallerKey&, const CallerKey&) = default;
 };
-// Under it: the version that a rank of a batch last sent or has read, in digits. Leased.
+// The version that a rank last sent or has read, under this registration. Leased.
+struct VersionRecord {
+  std::uint64_t registration = 0;
+  std::int64_t version = 0;
+  friend bool operator==(const VersionRecord&, const VersionRecord&) = default;
+};
 struct VersionKey {
   BatchKey batch;
   friend auto operator<=>(const VersionKey&, const VersionKey&) = default;
@@ -129,6 +134,8 @@ std::optional<RecordKey> parse_key(std::string_view key);
 // MessagePack. Decoding checks everything and throws Error(invalid_argument).
 std::string encode(const AgentRecord& record);
 AgentRecord decode_agent_record(std::string_view bytes);
+std::string encode(const VersionRecord& record);
+VersionRecord decode_version_record(std::string_view bytes);
 std::string encode(const PairMember& member);
 std::string encode(const BatchMember& member);
 std::string encode(const Generation& generation);

@@ -125,10 +125,14 @@ TEST(Catalog, KnowsTheVersionsOfRanksThatAreThere) {
   EXPECT_EQ(catalog.versions("b"), Versions{});
   catalog.apply({to_text(key), encode(batch_member())});
   EXPECT_EQ(catalog.versions("b"), (Versions{{"infer", {{3, 11}}}}));
-  catalog.apply({to_text(VersionKey{key}), "12"});
-  catalog.apply({to_text(VersionKey{{"c", "infer", 3}}), "1"});
+  const std::uint64_t registration = batch_member().registration;
+  catalog.apply({to_text(VersionKey{key}), encode(VersionRecord{registration, 12})});
+  catalog.apply({to_text(VersionKey{{"c", "infer", 3}}), encode(VersionRecord{registration, 1})});
   catalog.apply({to_text(VersionKey{{"b", "infer", 4}}), "nonsense"});
   EXPECT_EQ(catalog.versions("b"), (Versions{{"infer", {{3, 12}}}}));
+  // Of the registration before, whose process was killed.
+  catalog.apply({to_text(VersionKey{key}), encode(VersionRecord{registration + 1, 40})});
+  EXPECT_EQ(catalog.versions("b"), (Versions{{"infer", {{3, 11}}}}));
   catalog.apply({to_text(VersionKey{key}), std::nullopt});
   catalog.apply({to_text(key), std::nullopt});
   EXPECT_EQ(catalog.versions("b"), Versions{});

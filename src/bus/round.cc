@@ -53,15 +53,24 @@ ReaderOutcome outcome_of(const Ending& ending) noexcept {
   return ReaderOutcome::failed;
 }
 
-Outcome send_outcome(std::int64_t round, const std::map<Rank, Ending>& endings, const Status& why) {
-  Outcome outcome;
-  outcome.round = round;
-  std::vector<Rank> failed;
+std::map<Rank, ReaderOutcome> outcomes_of(const std::map<Rank, Ending>& endings) {
+  std::map<Rank, ReaderOutcome> outcomes;
   for (const auto& [rank, ending] : endings) {
     const ReaderOutcome ended = outcome_of(ending);
     // Who has read has started: its word may be seen before its message.
     if (ending.tentative && ended != ReaderOutcome::read) continue;
-    outcome.readers[rank] = ended;
+    outcomes[rank] = ended;
+  }
+  return outcomes;
+}
+
+Outcome send_outcome(std::int64_t round, const std::map<Rank, ReaderOutcome>& readers,
+                     const Status& why) {
+  Outcome outcome;
+  outcome.round = round;
+  outcome.readers = readers;
+  std::vector<Rank> failed;
+  for (const auto& [rank, ended] : readers) {
     if (ended == ReaderOutcome::lost) outcome.lost.push_back(rank);
     if (ended == ReaderOutcome::failed) failed.push_back(rank);
   }

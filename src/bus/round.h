@@ -83,6 +83,9 @@ struct Ending {
 ReaderOutcome outcome_of(const Ending& ending) noexcept;
 // Success if all have read. `why` is what ended the send early, if something did; it then is the
 // status, unless all had read.
-Outcome send_outcome(std::int64_t round, const std::map<Rank, Ending>& endings, const Status& why);
+Outcome send_outcome(std::int64_t round, const std::map<Rank, ReaderOutcome>& readers,
+                     const Status& why);
+// How it ended for those who count.
+std::map<Rank, ReaderOutcome> outcomes_of(const std::map<Rank, Ending>& endings);
 
 }  // namespace tensorbus::bus

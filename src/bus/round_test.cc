@@ -63,7 +63,8 @@ TEST(Choice, ARoundThatOneSourceHasWithdrawnIsSkippedAtTheOthers) {
 
 TEST(SendOutcome, AllReadIsSuccessEvenIfTheyWereLostAfterwards) {
   const Outcome outcome = send_outcome(
-      5, {{2, {{Mark::read, 5}, true, false}}, {3, {{Mark::revoked, 5}, false, true}}}, {});
+      5, outcomes_of({{2, {{Mark::read, 5}, true, false}}, {3, {{Mark::revoked, 5}, false, true}}}),
+      {});
   EXPECT_TRUE(outcome.status.ok());
   EXPECT_EQ(outcome.round, 5);
   EXPECT_THAT(outcome.readers, ElementsAre(std::pair(2, ReaderOutcome::read)));
@@ -71,9 +72,9 @@ TEST(SendOutcome, AllReadIsSuccessEvenIfTheyWereLostAfterwards) {
 
 TEST(SendOutcome, WhoHasReadCountsEvenIfItsStartHasNotArrived) {
   const Outcome outcome = send_outcome(5,
-                                       {{2, {{Mark::read, 5}, false, true}},
-                                        {3, {{Mark::skipped, 5}, false, true}},
-                                        {4, {{Mark::closed, 5}, true, true}}},
+                                       outcomes_of({{2, {{Mark::read, 5}, false, true}},
+                                                    {3, {{Mark::skipped, 5}, false, true}},
+                                                    {4, {{Mark::closed, 5}, true, true}}}),
                                        {});
   EXPECT_TRUE(outcome.status.ok());
   EXPECT_THAT(outcome.readers, ElementsAre(std::pair(2, ReaderOutcome::read)));
@@ -82,9 +83,9 @@ TEST(SendOutcome, WhoHasReadCountsEvenIfItsStartHasNotArrived) {
 // proves: B3.8
 TEST(SendOutcome, SaysHowEachReaderEnded) {
   const Outcome outcome = send_outcome(1,
-                                       {{1, {{Mark::read, 1}, false, false}},
-                                        {2, {{Mark::closed, 1}, true, false}},
-                                        {3, {{Mark::skipped, 1}, false, false}}},
+                                       outcomes_of({{1, {{Mark::read, 1}, false, false}},
+                                                    {2, {{Mark::closed, 1}, true, false}},
+                                                    {3, {{Mark::skipped, 1}, false, false}}}),
                                        {});
   EXPECT_EQ(outcome.status.code, Code::peer_lost);
   EXPECT_THAT(outcome.status.message, HasSubstr("rank 2"));
@@ -95,7 +96,7 @@ TEST(SendOutcome, SaysHowEachReaderEnded) {
 }
 
 TEST(SendOutcome, WhatEndedItEarlyIsItsStatus) {
-  const Outcome outcome = send_outcome(1, {{1, {{Mark::revoked, 1}, false, false}}},
+  const Outcome outcome = send_outcome(1, outcomes_of({{1, {{Mark::revoked, 1}, false, false}}}),
                                        {Code::timeout, "rank 1 has not read"});
   EXPECT_EQ(outcome.status.code, Code::timeout);
   EXPECT_THAT(outcome.readers, ElementsAre(std::pair(1, ReaderOutcome::failed)));

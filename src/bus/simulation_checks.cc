@@ -54,6 +54,13 @@ std::optional<std::int64_t> Checks::goes_on_until(Life sender) const {
   return until;
 }
 
+std::optional<Rank> Checks::waiting_for(Rank source, std::int64_t round) const {
+  for (const auto& [line, word] : line_words_) {
+    if (line.first == source && word == RoundWord{Mark::offered, round}) return line.second;
+  }
+  return std::nullopt;
+}
+
 bool Checks::left_about(Rank rank, std::uint64_t step) const {
   constexpr std::uint64_t a_while = 3'000;
   const auto left = last_left_.find(rank);
@@ -138,6 +145,7 @@ void Checks::look(const fabric::MemoryWord& now, std::optional<Rank> acted) {
   const RoundWord before = std::exchange(words_[{now.connection, now.number}], word);
   if (!(before == word)) on_change(line, before, word, acted);
   if (!word.over()) open_now_[line.first].insert(word.round);
+  line_words_[line] = word;
 }
 
 void Checks::on_change(Line line, RoundWord before, RoundWord now, std::optional<Rank> acted) {
@@ -191,11 +199,12 @@ std::vector<std::string> Checks::on_message(const fabric::Identity& from,
                                             const fabric::Identity& to, std::uint64_t connection,
                                             std::string bytes) {
   AgentMessage message = decode_agent_message(bytes);
-  const bool asks = !std::holds_alternative<Subscribed>(message.body) &&
-                    !std::holds_alternative<Joined>(message.body) &&
-                    !std::holds_alternative<Sums>(message.body) &&
-                    !std::holds_alternative<Offer>(message.body) &&
-                    !std::holds_alternative<Over>(message.body);
+  const bool asks =
+      !std::holds_alternative<Subscribed>(message.body) &&
+      !std::holds_alternative<Joined>(message.body) &&
+      !std::holds_alternative<Sums>(message.body) && !std::holds_alternative<Offer>(message.body) &&
+      !std::holds_alternative<Over>(message.body) && !std::holds_alternative<Begun>(message.body) &&
+      !std::holds_alternative<Ended>(message.body);
   if (asks) count_join({rank_of(to), rank_of(from)}, message);
   // Each message comes a second time when its subscription is over: nobody may care. Only the
   // numbers of this connection tell a second SUBSCRIBE from the first.
@@ -203,7 +212,8 @@ std::vector<std::string> Checks::on_message(const fabric::Identity& from,
   std::vector<AgentMessage>& old = old_[connection];
   std::uint64_t& extra = replayed_[connection];
   if (std::holds_alternative<Subscribe>(message.body) ||
-      std::holds_alternative<Subscribed>(message.body)) {
+      std::holds_alternative<Subscribed>(message.body) ||
+      std::holds_alternative<Follow>(message.body)) {
     newest_serial_[connection] = message.serial;
   }
   message.sequence += extra;
@@ -217,7 +227,10 @@ std::vector<std::string> Checks::on_message(const fabric::Identity& from,
     ++extra;
     said.push_back(encode(again));
   }
-  if (!std::holds_alternative<Subscribe>(message.body)) old.push_back(std::move(message));
+  if (!std::holds_alternative<Subscribe>(message.body) &&
+      !std::holds_alternative<Follow>(message.body)) {
+    old.push_back(std::move(message));
+  }
   return said;
 }
 

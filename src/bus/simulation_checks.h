@@ -54,6 +54,8 @@ class Checks {
   // The last round of a generation that everybody must get through: somebody has left it after that
   // one. Nothing if nobody has, or if one of its senders has died.
   std::optional<std::int64_t> goes_on_until(Life sender) const;
+  // A reader that this source still offers the round to.
+  std::optional<Rank> waiting_for(Rank source, std::int64_t round) const;
   // Whether a user closed not long before that step, or later.
   bool left_about(Rank rank, std::uint64_t step) const;
 
@@ -84,6 +86,7 @@ class Checks {
   std::map<std::pair<std::uint64_t, std::uint32_t>, RoundWord> words_;  // by connection and number
   std::map<Rank, std::set<std::int64_t>> open_;  // rounds that were open before
   std::map<Rank, std::set<std::int64_t>> open_now_;
+  std::map<Line, RoundWord> line_words_;
   std::map<Line, std::uint64_t> last_offered_;  // when, by the word of the line
   std::map<Line, std::uint64_t> last_over_;
   std::map<Rank, std::uint64_t> last_conflict_;                       // of its own words

@@ -116,14 +116,23 @@ void User::pass_time() {
     if (passed(pending.expires_at)) world_.hit("deadline", rank_);
     if (passed(pending.cancels_at)) {
       world_.hit("cancel", rank_);
-      node().cancel(pending.id, {Code::cancelled, "the user lost interest"});
+      end_early(pending, "the user lost interest");
+    }
+    if (passed(pending.due) && phase_ == Phase::enlist) {
+      world_.checks.note_leaving({rank_, life_}, 0);
     }
     if (passed(pending.raises_at)) raise(pending);
     // It alone would still wait for others with the tensors of before.
     if (phase_ == Phase::enlist && std::exchange(content_, world_.content()) != content_) {
-      node().cancel(pending.id, {Code::cancelled, "the user has other tensors now"});
+      end_early(pending, "the user has other tensors now");
     }
   }
+}
+
+// A registration that is cancelled leaves before its first round.
+void User::end_early(const Pending& pending, const std::string& why) {
+  if (phase_ == Phase::enlist) world_.checks.note_leaving({rank_, life_}, 0);
+  node().cancel(pending.id, {Code::cancelled, why});
 }
 
 // The call raises now, whatever the agent does: the memory is the worker's again.
@@ -144,6 +153,7 @@ void User::submit(Pending pending, Command command, std::shared_ptr<Loan> loan, 
   } else if (world_.impatient()) {
     pending.cancels_at = soon();
   }
+  if (deadline.at() != TimePoint::max()) pending.due = deadline.at();
   pending.since = world_.checks.steps();
   pending.id = node().submit(std::move(command), std::move(loan), deadline);
   pending_.push_back(pending);
@@ -312,6 +322,11 @@ void User::check_send_went_on(const Pending& pending, const Outcome& outcome) {
                                       rank_, pending.round, *until));
   }
   if (!world_.calm()) return;
+  const auto waits = world_.checks.waiting_for(side_.ranks.front(), pending.round);
+  if (outcome.status.ok() && world_.linked() && waits) {
+    world_.violate("I26", fmt::format("rank {}: send {} returned before rank {} had read", rank_,
+                                      pending.round, *waits));
+  }
   for (const auto& [reader, how] : outcome.readers) {
     if (how == ReaderOutcome::read || world_.checks.left_about(reader, pending.since)) continue;
     world_.violate("I20", fmt::format("rank {}: send {} was not read by rank {}, which is well",

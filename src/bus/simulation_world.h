@@ -60,7 +60,8 @@ class User {
     std::uint64_t ticket = 0;
     std::int64_t round = 0;
     std::uint64_t since = 0;                // when it began, in steps
-    std::optional<TimePoint> expires_at{};  // its deadline
+    std::optional<TimePoint> expires_at{};  // its deadline, if it is short
+    std::optional<TimePoint> due{};         // its deadline
     std::optional<TimePoint> cancels_at{};
     std::optional<TimePoint> raises_at{};  // the worker's own deadline, whatever the agent does
   };
@@ -75,6 +76,7 @@ class User {
   Duration patience() const;
   void leave();
   void raise(const Pending& pending);
+  void end_early(const Pending& pending, const std::string& why);
   // Submits it, perhaps with little patience.
   void submit(Pending pending, Command command, std::shared_ptr<Loan> loan, Duration most);
   void on_outcome(const Pending& pending, const Outcome& outcome);

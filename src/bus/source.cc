@@ -27,22 +27,24 @@ RoundWord Source::settle(Subscription& subscription, Mark mark) {
   return unpack(seen);
 }
 
-void Source::subscribe(const LinkPtr& link, std::uint64_t serial, Rank reader, std::uint64_t region,
-                       std::int64_t bytes, std::vector<std::shared_ptr<Digest>> digests) {
+void Source::subscribe(const LinkPtr& link, std::uint64_t serial, Subscriber reader,
+                       std::uint64_t region, std::vector<std::shared_ptr<Digest>> digests) {
   if (subscriptions_.contains(serial)) return;
   for (auto each = subscriptions_.begin(); each != subscriptions_.end();) {
     const auto& [old, subscription] = *each++;
-    if (subscription.reader == reader) end_subscription(old, "the reader joins anew", false);
+    if (subscription.reader == reader.rank) end_subscription(old, "the reader joins anew", false);
   }
   try {
     Subscription subscription;
     subscription.link = link;
-    subscription.reader = reader;
-    subscription.bytes = bytes;
+    subscription.reader = reader.rank;
+    subscription.registration = reader.registration;
+    subscription.bytes = reader.bytes;
     subscription.digests = std::move(digests);
     subscription.word = context_.fabric.make_word(*link->peer(), pack(RoundWord{}));
     const Subscribed answer{{}, region, subscription.word.number};
     subscriptions_.emplace(serial, std::move(subscription));
+    lost_.erase(reader.rank);
     context_.at(Step::subscribed);
     context_.links.send(*link, generation_, serial, answer);
   } catch (const Error& error) {
@@ -85,11 +87,24 @@ void Source::on_message(const LinkPtr& link, const AgentMessage& message) {
 void Source::on_lost(const Link& link) {
   for (auto each = subscriptions_.begin(); each != subscriptions_.end();) {
     const auto& [serial, subscription] = *each++;
-    if (subscription.link.get() == &link) end_subscription(serial, "the connection is lost", false);
+    if (subscription.link.get() != &link) continue;
+    lost_[subscription.reader] = subscription.registration;
+    end_subscription(serial, "the connection is lost", false);
   }
 }
 
 bool Source::has_started(Rank reader) const { return started_.contains(reader); }
+
+bool Source::has_lost(Rank reader, std::uint64_t registration) const {
+  const auto found = lost_.find(reader);
+  return found != lost_.end() && found->second == registration;
+}
+
+std::size_t Source::ready_for(std::int64_t round) const {
+  return static_cast<std::size_t>(std::ranges::count_if(subscriptions_, [&](const auto& entry) {
+    return entry.second.started && entry.second.start <= round;
+  }));
+}
 
 std::shared_ptr<Digest> Source::find_digest(const plan::Stream& stream, Verify verify) const {
   for (const auto& [serial, subscription] : subscriptions_) {

@@ -27,10 +27,14 @@ class Source {
   bool knows(std::uint64_t serial) const { return subscriptions_.contains(serial); }
 
   // Answers with the region and a word of its own. An older subscription of the same reader ends.
-  // `bytes` are what it reads here in a round. `digests` make the checksums that it wants, if it
-  // does.
-  void subscribe(const LinkPtr& link, std::uint64_t serial, Rank reader, std::uint64_t region,
-                 std::int64_t bytes, std::vector<std::shared_ptr<Digest>> digests);
+  // `digests` make the checksums that it wants, if it does.
+  struct Subscriber {
+    Rank rank = 0;
+    std::uint64_t registration = 0;
+    std::int64_t bytes = 0;  // that it reads here in a round
+  };
+  void subscribe(const LinkPtr& link, std::uint64_t serial, Subscriber reader, std::uint64_t region,
+                 std::vector<std::shared_ptr<Digest>> digests);
   // One that another reader uses, if it would be the same.
   std::shared_ptr<Digest> find_digest(const plan::Stream& stream, Verify verify) const;
   void on_message(const LinkPtr& link, const AgentMessage& message);
@@ -38,6 +42,10 @@ class Source {
 
   // At some time, whatever it has done since.
   bool has_started(Rank reader) const;
+  // Its connection broke, and it has not subscribed since.
+  bool has_lost(Rank reader, std::uint64_t registration) const;
+  // How many readers have started and count in this round.
+  std::size_t ready_for(std::int64_t round) const;
 
   // Makes the checksums of a round that is about to be opened; false while there is more to do:
   // then again soon. Error as Digest's.
@@ -70,6 +78,7 @@ class Source {
   struct Subscription {
     LinkPtr link;
     Rank reader = 0;
+    std::uint64_t registration = 0;
     fabric::Word word;
     std::int64_t bytes = 0;  // that it reads
     std::int64_t moved = 0;  // of them, in the open round, as it says
@@ -97,6 +106,7 @@ class Source {
   const std::int64_t generation_;
   std::map<std::uint64_t, Subscription> subscriptions_;  // by serial
   std::set<Rank> started_;                               // also those that have left again
+  std::map<Rank, std::uint64_t> lost_;                   // with their registrations
   std::optional<Open> open_;
   std::int64_t bytes_read_ = 0;  // by those for whom the round has ended
   std::int64_t highest_opened_ = 0;
