@@ -213,11 +213,15 @@ std::uint64_t register_tensors(BusClient& client, const std::string& batch, cons
 
 BusTransfer transfer(BusClient& client, const std::string& batch, bool send,
                      const std::optional<std::string>& role, const TensorList& tensors,
-                     bool blocking, std::optional<std::int64_t> version, Timeout timeout) {
+                     bool blocking, std::optional<std::int64_t> version, Timeout timeout,
+                     std::int64_t min_readers) {
+  if (min_readers < 0) {
+    throw Error(Code::invalid_argument, "min_readers is negative");
+  }
   const std::vector<TensorView> views = views_of(tensors);
   const WithoutGil without_gil;
-  return BusTransfer(
-      client->transfer(batch, direction(send), role, views, blocking, deadline(timeout), version));
+  return BusTransfer(client->transfer(batch, direction(send), role, views, blocking,
+                                      deadline(timeout), version, min_readers));
 }
 
 void replace(BusClient& client, const std::string& batch, const std::optional<std::string>& role,
@@ -353,10 +357,10 @@ void bind_client(nb::module_& module) {
           "Tells the others of a batch why this rank cannot take part in it.")
       .def("transfer", &transfer, nb::arg("batch"), nb::arg("send"), nb::arg("role").none(),
            nb::arg("tensors"), nb::arg("blocking"), nb::arg("version").none(),
-           nb::arg("timeout").none(),
+           nb::arg("timeout").none(), nb::arg("min_readers") = 0,
            nb::sig("def transfer(self, batch: str, send: bool, role: str | None, "
                    "tensors: Tensors, blocking: bool, version: int | None, "
-                   "timeout: float | None) -> BusTransfer"))
+                   "timeout: float | None, min_readers: int = 0) -> BusTransfer"))
       .def("replace", &replace, nb::arg("batch"), nb::arg("role").none(), nb::arg("tensors"),
            nb::arg("timeout").none(),
            nb::sig("def replace(self, batch: str, role: str | None, tensors: Tensors, "

@@ -74,19 +74,23 @@ class Link:
         version: int | None = None,
         timeout: float | None = 30.0,
         allow_lost: bool = False,
+        min_readers: int = 0,
     ) -> int:
-        """Offers a version and waits until everybody has read it; returns the version.
+        """Offers a version and waits until every reader of every rank has read it; returns the
+        version.
 
         Every rank of the side sends the same versions in the same order; the default is the last
         one plus one. Tensors of ``tensorbus.empty`` and ``share_`` are read where they are and
         must stay there; others are first copied into memory of the link. A reader that is gone
         makes it raise ``PeerLostError`` with ``.readers``, after all others have read, or with
-        ``allow_lost`` is passed over. When another rank of this side is gone the call raises, and
-        the next one waits until it is back. Threads that send the same name take turns.
+        ``allow_lost`` is passed over. With fewer readers than ``min_readers`` it waits for more;
+        without, it returns at once if there are none. When another rank of this side is gone the
+        call raises, and the next one waits until it is back. Threads that send the same name
+        take turns.
         """
         left = _Countdown(timeout)
         with self._turn((name, True), left):
-            return self._send((name, True), state_dict, version, left, allow_lost)
+            return self._send((name, True), state_dict, version, left, allow_lost, min_readers)
 
     def _send(
         self,
@@ -95,6 +99,7 @@ class Link:
         version: int | None,
         left: _Countdown,
         allow_lost: bool,
+        min_readers: int,
     ) -> int:
         entries = self._entries(key, state_dict)
         registered = self._registered.get(key)
@@ -103,7 +108,7 @@ class Link:
         assert registered.stage is not None
         try:
             views = registered.stage.fill(entries.locals, entries.views)
-            self._last[key] = self._transfer(key, views, version, left)
+            self._last[key] = self._transfer(key, views, version, left, min_readers)
         except PeerLostError as error:
             self._end_if_stale(key, error)
             if not allow_lost or error.stale or "failed" in error.readers.values():
@@ -269,10 +274,15 @@ class Link:
         self._open_client()._held[handler._registration] = handler.batch_id, tensors
 
     def _transfer(
-        self, key: tuple[str, bool], views: Tensors, version: int | None, left: _Countdown
+        self,
+        key: tuple[str, bool],
+        views: Tensors,
+        version: int | None,
+        left: _Countdown,
+        min_readers: int = 0,
     ) -> int:
         transfer = self._core().transfer(
-            self._batch(key), key[1], self.local_name, views, True, version, left()
+            self._batch(key), key[1], self.local_name, views, True, version, left(), min_readers
         )
         return transfer.result(None)[3]
 

@@ -270,7 +270,8 @@ std::shared_ptr<TransferState> Client::transfer(const std::string& batch, Direct
                                                 const std::optional<std::string>& role,
                                                 std::span<const TensorView> now, bool blocking,
                                                 Deadline deadline,
-                                                std::optional<std::int64_t> version) {
+                                                std::optional<std::int64_t> version,
+                                                std::int64_t min_readers) {
   const std::shared_ptr<Registration> registration = find(batch, role);
   const std::vector<TensorView>& then = registration->loan->tensors();
   for (std::size_t i = 0; i < std::min(now.size(), then.size()); ++i) {
@@ -293,7 +294,8 @@ std::shared_ptr<TransferState> Client::transfer(const std::string& batch, Direct
   }
 
   const bool send = direction == Direction::send;
-  Transfer command{batch, direction, role ? role : registration->command.role, 0, version};
+  Transfer command{batch, direction, role ? role : registration->command.role,
+                   0,     version,   min_readers};
   if (send) command.ticket = registration->lend();
   const auto give_back = [registration, ticket = command.ticket, send] {
     if (send) registration->take_back(ticket);

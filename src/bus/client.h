@@ -57,7 +57,8 @@ class Client {
                                           const std::optional<std::string>& role,
                                           std::span<const TensorView> now, bool blocking,
                                           Deadline deadline,
-                                          std::optional<std::int64_t> version = std::nullopt);
+                                          std::optional<std::int64_t> version = std::nullopt,
+                                          std::int64_t min_readers = 0);
   // Tells the other ranks of a batch, as soon as its pair is complete, that this one cannot take
   // part and why: they would wait for it. Waits only until the agent has accepted that.
   void refuse(const std::string& batch, const std::string& role, const std::string& pair,

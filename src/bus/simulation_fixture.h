@@ -62,6 +62,10 @@ class Fleet {
     return node(rank).submit(command, loan, deadline);
   }
 
+  CommandId close(Rank rank, const TestSide& local, const std::string& batch = "b") {
+    return node(rank).submit(CloseBatch{batch, registrations.at({rank, local.name})});
+  }
+
   CommandId send(Rank rank, Deadline deadline = Deadline::never(), const std::string& role = "") {
     return node(rank).submit(
         Transfer{"b", Direction::send, role.empty() ? std::nullopt : std::optional(role),

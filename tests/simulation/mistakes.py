@@ -197,8 +197,57 @@ MISTAKES = (
     ),
 )
 
-# What kills of real processes found first.
+# What kills of real processes and ordinary programs found first.
 FOUND_ELSEWHERE = (
+    Mistake(
+        "a sender that closes is taken for lost",
+        (
+            (
+                "src/bus/batch_match.cc",
+                "  leaving_ = after;\n",
+                "  leaving_ = after * 0;\n",
+            ),
+        ),
+        ("I20",),
+    ),
+    Mistake(
+        "readers leave as soon as a sender does",
+        (
+            (
+                "src/bus/reader.cc",
+                "  if (!started()) return true;\n",
+                "  if (started() || !started()) return false;\n",
+            ),
+        ),
+        ("I20",),
+    ),
+    Mistake(
+        "a generation begins with tensors of two contents",
+        (
+            (
+                "src/bus/batch_match.cc",
+                "  return count != 0 && static_cast<std::size_t>(count) != group.members.size();\n",
+                "  return count < 0;\n",
+            ),
+            (
+                "src/bus/batch_match.cc",
+                "  if (record_.versioned && !fit_together(*own_)) return;\n",
+                "",
+            ),
+        ),
+        ("I9",),
+    ),
+    Mistake(
+        "a sender minds its own readers only",
+        (
+            (
+                "src/bus/batch.cc",
+                "  return !herald_->ending(send.round);\n",
+                "  return false;\n",
+            ),
+        ),
+        ("I26",),
+    ),
     Mistake(
         "a registration that is tried again keeps its number",
         (
