@@ -497,8 +497,7 @@ Batch::Taken Batch::subscribe(const LinkPtr& link, const AgentMessage& message) 
       digests.push_back(std::move(digest));
     }
     source_->subscribe(link, message.serial, {wish.reader, wish.registration, bytes},
-                       region_->number(),
-                       std::move(digests));
+                       region_->number(), std::move(digests));
   } catch (const Error& error) {
     return refuse(error.status());
   }
