@@ -2,6 +2,7 @@
 #include <vector>
 
 #include "base/bytes.h"
+#include "gil.h"
 #include "intake.h"
 #include "pooled.h"
 
@@ -63,8 +64,7 @@ void bind_tensors(nb::module_& module) {
                    "tuple[int, str, tuple[int, ...], tuple[int, ...], bool]"),
            "(address, dtype, shape, strides, read-only)")
       .def("forms", &forms, "Types and shapes of all, to compare with others.")
-      .def("pooled", &pooled, Release(),
-           "Which of them lie in this process' pool.");
+      .def("pooled", &pooled, Release(), "Which of them lie in this process' pool.");
 }
 
 }  // namespace tensorbus::python

@@ -136,6 +136,7 @@ class Batch {
 
   // batch_match.cc
   bool one_way(Direction direction) const noexcept;
+  void look_at_groups();
   void find_groups();
   KnownFailures others() const;
   bool waits_for_others_to_change() const;

@@ -108,16 +108,24 @@ void Batch::update() {
   if (leaving_) follow_leaving();
   if (closing_ || !announced_) return;
   try {
-    find_groups();
+    look_at_groups();
     if (own_ && !one_way(Direction::recv)) follow_own_generation();
     if (remote_ && !one_way(Direction::send)) follow_their_generation();
   } catch (const FailedElsewhere& error) {
-    // What is registered goes on with those it knows.
     return registering_ ? fail_registration(error.status(), false) : void();
   } catch (const Error& error) {
     return registering_ ? fail_registration(error.status(), true) : void();
   }
   check_registered();
+}
+
+// What is registered goes on with the groups that it knows, and sees by them who has left.
+void Batch::look_at_groups() {
+  try {
+    find_groups();
+  } catch (const Error&) {
+    if (registering_) throw;
+  }
 }
 
 // All registrations of the groups but our own.

@@ -170,7 +170,7 @@ class Values:
             "Tensors.__getitem__": lambda: (tensors, 0),
             "make_plan": lambda: (layout, layout, [4], "float32", "float32", [], []),
             "redistribute": lambda: (layout, _halves(), layout, _halves()),
-            "empty": lambda: ([4], "float32", True),
+            "empty": lambda: ([([4], "float32", True)],),
             "is_pooled": lambda: (torch.ones(2),),
             "copy_into": lambda: ([torch.ones(2)], [torch.ones(2)]),
             "pool_use": lambda: (),
@@ -257,7 +257,7 @@ class Endpoints:
         genuine = np.from_dlpack
         np.from_dlpack = lambda tensor: seen.append(tensor) or genuine(tensor)  # type: ignore
         try:
-            _core.empty([4], "float32", False)
+            _core.empty([([4], "float32", False)])
         finally:
             np.from_dlpack = genuine
         return seen[0]
@@ -311,7 +311,7 @@ class Buses:
     @staticmethod
     def register(client: Any, tensor: torch.Tensor) -> None:
         client.register_tensors(
-            "batch", [tensor], [("pair", "")], [None], None, None, "off", [], None, SOON
+            "batch", [tensor], [("pair", "")], [None], None, None, "off", [], [], None, SOON
         )
 
     def send(self) -> Any:
@@ -343,15 +343,19 @@ class Buses:
             "BusTransfer.fd": lambda: (self.over(),),
             "~BusTransfer": lambda: (self.over(),),
             "BusClient.__init__": lambda: (*self.paths(), "house", 0, 0.0),
-            "BusClient.__init__ 1": lambda: (self.store, 1000 + self.made, "house", "", (0, 0), SOON),
+            "BusClient.__init__ 1": lambda: (
+                *(self.store, 1000 + self.made),
+                *("house", "", (0, 0), SOON),
+            ),
             "~BusClient": lambda: (self.client(),),
             "BusClient.init_pair": lambda: (
                 left, "pair", "a", "b", 1, None, [], None, False, SOON,
             ),
             "BusClient.register_tensors": lambda: (
-                left, "other", [self.tensor], [("none", "")], [None], None, None, "off", [], None,
-                0.0,
+                left, "other", [self.tensor], [("none", "")], [None], None, None, "off", [], [],
+                None, 0.0,
             ),
+            "BusClient.refuse": lambda: (left, "other", "a", "none", True, "why", SOON),
             "BusClient.transfer": lambda: (
                 left, "batch", True, None, self.tensors, True, None, 0.0,
             ),
