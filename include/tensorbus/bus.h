@@ -23,10 +23,15 @@
 
 namespace tensorbus {
 
+namespace fabric {
+class Pool;
+}
+
 struct BusOptions {
   Rank rank = 0;  // unique among the agents of the namespace
   std::string space = "default";
   std::string bind{};  // an address of this machine that other hosts reach; empty: this host only
+  std::shared_ptr<fabric::Pool> pool{};  // tensors in it are mapped by readers; null: its own
   Deadline deadline = Deadline::after(std::chrono::seconds(30));  // to reach the store
 };
 

@@ -183,7 +183,7 @@ void bind_pooled(nb::module_& module) {
   module.def(
       "pool_use",
       [] {
-        const fabric::PoolUse use = call_without_gil([] { return process_pool()->use(); });
+        const PoolUse use = call_without_gil([] { return process_pool()->use(); });
         return nb::make_tuple(use.reserved_bytes, use.lent_bytes);
       },
       nb::sig("def pool_use() -> tuple[int, int]"),

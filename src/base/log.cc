@@ -67,6 +67,7 @@ Log& the_log() {
 }  // namespace
 
 void set_sink(Sink sink) {
+  if (!sink) return the_log().sink->point_to(std::make_shared<spdlog::sinks::null_sink_mt>());
   the_log().sink->point_to(std::make_shared<CallbackSink>(std::move(sink)));
 }
 

@@ -11,6 +11,7 @@ bus::EmbeddedOptions embedded_options(const BusOptions& options) {
   bus::EmbeddedOptions embedded;
   embedded.rank = options.rank;
   embedded.space = options.space;
+  embedded.pool = options.pool;
   embedded.bind = options.bind;
   return embedded;
 }

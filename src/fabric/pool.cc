@@ -282,3 +282,19 @@ void Pool::trim() {
 }
 
 }  // namespace tensorbus::fabric
+
+namespace tensorbus {
+
+std::shared_ptr<fabric::Pool> make_pool(std::size_t segment_bytes) {
+  return std::make_shared<fabric::Pool>(fabric::PoolOptions{segment_bytes});
+}
+
+std::shared_ptr<std::byte> allocate(fabric::Pool& pool, std::size_t bytes) {
+  return pool.allocate(bytes);
+}
+
+PoolUse use_of(const fabric::Pool& pool) { return pool.use(); }
+
+void trim(fabric::Pool& pool) { pool.trim(); }
+
+}  // namespace tensorbus

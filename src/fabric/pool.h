@@ -8,6 +8,7 @@
 #include <optional>
 
 #include "os/fd.h"
+#include "tensorbus/pool.h"
 
 namespace tensorbus::fabric {
 
@@ -21,13 +22,6 @@ struct Place {
 struct PoolOptions {
   // Blocks up to half of this share segments; larger ones have their own.
   std::size_t segment_bytes = std::size_t{64} << 20;
-};
-
-// Without what was adopted.
-struct PoolUse {
-  std::size_t segments = 0;
-  std::size_t reserved_bytes = 0;  // what the operating system gave
-  std::size_t lent_bytes = 0;      // what holders have
 };
 
 // Thread safe; blocks may outlive it. A forked child sees the memory but owns none of it: there
@@ -59,6 +53,7 @@ class Pool {
   bool has(std::uint64_t segment) const;
   std::size_t segment_size(std::uint64_t segment) const;
 
+  // Without what was adopted.
   PoolUse use() const;
   // Gives segments that nobody uses back to the operating system.
   void trim();
