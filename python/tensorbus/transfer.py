@@ -15,7 +15,11 @@ _NAMING_TIME = 30.0
 
 
 class Progress(NamedTuple):
-    """Bytes of a transfer; ``total`` is 0 while it is not known."""
+    """Bytes of a transfer; ``total`` is 0 while it is not known.
+
+    Of a recv: those that have arrived. Of a send: those that its readers say they have read, of all
+    that they read from this rank; one that is lost counts no more.
+    """
 
     done: int
     total: int

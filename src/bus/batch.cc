@@ -264,12 +264,18 @@ void Batch::step_send(Queued& send) {
   }
   look_for_conflict(send);
   auto endings = source_->finished();
-  if (!endings) return;
+  if (!endings) {
+    if (time_to_tell(send)) {
+      context_.channel.progress(send.id, source_->bytes_done(), source_->bytes_total());
+    }
+    return;
+  }
   const auto both = std::ranges::find_if(
       *endings, [](const auto& entry) { return entry.second.word.mark == Mark::conflict; });
   if (send.why.ok() && both != endings->end()) send.why = both_send(send, both->first);
   Outcome outcome = send_outcome(send.round, *endings, send.why);
   outcome.version = send.version.value_or(0);
+  outcome.bytes = source_->bytes_done();
   complete(send.id, std::move(outcome));
   queue_.pop_front();
 }
@@ -296,6 +302,13 @@ Status Batch::both_send(const Queued& send, Rank with) const {
                       send.round, key_.batch, with)};
 }
 
+bool Batch::time_to_tell(Queued& queued) const noexcept {
+  if (context_.now < queued.tell_progress_at) return false;
+  const bool began = queued.tell_progress_at != TimePoint::min();
+  queued.tell_progress_at = context_.now + progress_every;
+  return began;
+}
+
 void Batch::step_recv(Queued& recv) {
   if (reader_ == nullptr) return;
   if (record_.versioned && !closing_ && reader_->recv() == nullptr && !take_version(recv)) return;
@@ -303,12 +316,9 @@ void Batch::step_recv(Queued& recv) {
   Recv* running = reader_->recv();
   if (running == nullptr) return;
   running->step();
-  if (context_.now >= recv.tell_progress_at) {
-    const bool first = recv.tell_progress_at == TimePoint::min();
-    recv.tell_progress_at = context_.now + progress_every;
-    if (!first) {
-      context_.channel.progress(recv.id, running->bytes_done(), running->bytes_total());
-    }
+  if (time_to_tell(recv)) {
+    context_.channel.progress(recv.id, running->bytes_done(), running->bytes_total());
+    running->tell_sources();
   }
   if (!running->done() || running->unexplained()) return;
   context_.at(Step::received);

@@ -83,7 +83,7 @@ class Batch {
     std::optional<std::int64_t> version{};          // send: its own; recv: the one wanted
     bool running = false;                           // send: its round is open
     Status why{};                                   // what has ended it early
-    TimePoint tell_progress_at = TimePoint::min();  // recv: min before it began
+    TimePoint tell_progress_at = TimePoint::min();  // min before it began
   };
   struct Query {
     CommandId id;
@@ -97,6 +97,7 @@ class Batch {
   void fail_queue(Direction direction, const Status& why, std::optional<Rank> lost);
   void step_send(Queued& send);
   void step_recv(Queued& recv);
+  bool time_to_tell(Queued& queued) const noexcept;
   bool take_version(Queued& recv);
   void publish_version(std::int64_t version);
   void look_for_conflict(Queued& send);

@@ -354,6 +354,7 @@ Batch::Taken Batch::subscribe(const LinkPtr& link, const AgentMessage& message) 
     if (passage.fingerprint != wish.fingerprint) return Taken::later;
     const auto streams = plan::read_streams(passage.plans, wish.reader, reader->chunk_bytes);
     std::vector<std::shared_ptr<Digest>> digests;
+    std::int64_t bytes = 0;
     const Verify verify = std::max(record_.verify, reader->verify);
     for (std::size_t at = 0; at < streams.size(); ++at) {
       if (std::ranges::find(streams[at].source.ranks, key_.rank) ==
@@ -361,6 +362,7 @@ Batch::Taken Batch::subscribe(const LinkPtr& link, const AgentMessage& message) 
         continue;
       }
       region_->serve(message.serial + at + 1, streams[at]);
+      bytes += streams[at].payload_bytes;
       if (verify == Verify::off) continue;
       const plan::Stream own =
           streams[at].source.reduces() ? member_stream(streams[at], key_.rank) : streams[at];
@@ -371,7 +373,8 @@ Batch::Taken Batch::subscribe(const LinkPtr& link, const AgentMessage& message) 
       }
       digests.push_back(std::move(digest));
     }
-    source_->subscribe(link, message.serial, wish.reader, region_->number(), std::move(digests));
+    source_->subscribe(link, message.serial, wish.reader, region_->number(), bytes,
+                       std::move(digests));
   } catch (const Error& error) {
     return refuse(error.status());
   }

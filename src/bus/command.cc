@@ -312,7 +312,7 @@ std::string encode(const Outcome& outcome) {
   return pack(Json::array({version, static_cast<unsigned>(outcome.status.code),
                            outcome.status.message.substr(0, longest_message), outcome.round,
                            std::move(readers), outcome.lost, outcome.signal, std::move(paths),
-                           outcome.version, std::move(versions), outcome.stale}));
+                           outcome.version, std::move(versions), outcome.stale, outcome.bytes}));
 }
 
 Outcome decode_outcome(std::string_view bytes) {
@@ -347,6 +347,7 @@ Outcome decode_outcome(std::string_view bytes) {
     version_of.end();
   }
   outcome.stale = in.boolean();
+  outcome.bytes = in.integer();
   in.end();
   return outcome;
 }

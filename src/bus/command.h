@@ -143,7 +143,8 @@ struct Outcome {
   std::map<std::string, std::int64_t> bytes_by_path{};  // recv: "mapped", "packed", "network", ...
   std::int64_t version = 0;                             // Transfer of a versioned batch
   Versions versions{};                                  // QueryVersions
-  bool stale = false;  // send: nothing goes before all senders have registered again
+  bool stale = false;      // send: nothing goes before all senders have registered again
+  std::int64_t bytes = 0;  // send: what its readers have read
   friend bool operator==(const Outcome&, const Outcome&) = default;
 };
 

@@ -48,6 +48,7 @@ Outcome sample_outcome() {
   outcome.version = 8;
   outcome.versions = {{"engine", {{1, 8}, {3, 7}}}};
   outcome.stale = true;
+  outcome.bytes = 4096;
   return outcome;
 }
 

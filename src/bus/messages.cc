@@ -7,8 +7,9 @@
 namespace tensorbus::bus {
 namespace {
 
-constexpr std::array<std::string_view, 10> names = {
-    "subscribe", "join", "start", "leave", "look", "subscribed", "joined", "offer", "over", "sums"};
+constexpr std::array<std::string_view, 11> names = {"subscribe", "join",       "start",  "leave",
+                                                    "look",      "subscribed", "joined", "offer",
+                                                    "over",      "sums",       "moved"};
 static_assert(names.size() == std::variant_size_v<MessageBody>);
 
 constexpr std::size_t longest_text = 16 * 1024;
@@ -51,6 +52,10 @@ struct Write {
     list.push_back(m.round);
     list.push_back(static_cast<unsigned>(m.mark));
     list.push_back(cut(m.why));
+  }
+  void operator()(const Moved& m) {
+    list.push_back(m.round);
+    list.push_back(m.bytes);
   }
   void operator()(const Sums& m) {
     list.push_back(m.round);
@@ -104,6 +109,10 @@ MessageBody read_body(std::uint64_t kind, Fields& fields) {
         m.values.push_back(value.get<std::uint64_t>());
       }
       return m;
+    }
+    case 10: {
+      const std::int64_t round = round_of(fields);
+      return Moved{round, static_cast<std::int64_t>(fields.natural(INT64_MAX))};
     }
     default: {
       Over m;

@@ -40,6 +40,12 @@ struct Look {
   std::int64_t round = 0;
   friend bool operator==(const Look&, const Look&) = default;
 };
+// How far the reader is; for whoever watches the sender, and now and then only.
+struct Moved {
+  std::int64_t round = 0;
+  std::int64_t bytes = 0;  // read from this source
+  friend bool operator==(const Moved&, const Moved&) = default;
+};
 
 // From source to reader.
 struct Subscribed {
@@ -75,7 +81,7 @@ struct Over {
 };
 
 using MessageBody =
-    std::variant<Subscribe, Join, Start, Leave, Look, Subscribed, Joined, Offer, Over, Sums>;
+    std::variant<Subscribe, Join, Start, Leave, Look, Subscribed, Joined, Offer, Over, Sums, Moved>;
 
 struct AgentMessage {
   std::uint64_t sequence = 0;  // on this connection, from 1

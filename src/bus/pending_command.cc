@@ -50,7 +50,7 @@ void PendingCommand::complete(Outcome outcome) {
     if (done()) return;
     outcome_ = std::move(outcome);
     if (outcome_.status.ok()) {
-      std::int64_t bytes = 0;
+      std::int64_t bytes = outcome_.bytes;
       for (const auto& [path, moved] : outcome_.bytes_by_path) bytes += moved;
       progress(bytes, bytes);
     }

@@ -55,7 +55,8 @@ std::vector<AgentMessage> messages() {
           {7, 2, 3, Joined{13}},
           {8, 2, 3, Offer{14, 15, 16}},
           {9, 2, 3, Over{16, Mark::conflict, "both"}},
-          {10, 2, 3, Sums{17, 18, {0, ~std::uint64_t{0}}}}};
+          {10, 2, 3, Sums{17, 18, {0, ~std::uint64_t{0}}}},
+          {11, 2, 3, Moved{19, 20}}};
 }
 
 // Whatever is cut off or changed is refused or read as something else; nothing worse happens.

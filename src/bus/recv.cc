@@ -3,7 +3,9 @@
 #include <fmt/format.h>
 #include <fmt/ranges.h>
 
+#include <algorithm>
 #include <chrono>
+#include <map>
 
 #include "tensorbus/status.h"
 
@@ -11,6 +13,8 @@ namespace tensorbus::bus {
 namespace {
 
 constexpr Duration patience_with_senders = std::chrono::milliseconds(500);
+// Every reader of a large group wakes every one of its sources so often.
+constexpr Duration tell_sources_every = std::chrono::milliseconds(50);
 constexpr const char* undefined = "; the tensors' contents are undefined until the next recv";
 
 }  // namespace
@@ -132,6 +136,36 @@ void Recv::on_read(std::size_t part, const fabric::Completion& completion) {
     state_ = next(state_, RecvEvent::drained).value();
   } else if (state_ == RecvState::reading) {
     check_or_commit();
+  }
+}
+
+std::int64_t Recv::bytes_of(std::size_t part) const noexcept {
+  const std::int64_t all = parts_[part].stream->payload_bytes;
+  return running_[part] ? std::min(context_.fabric.bytes_read(*running_[part]), all) : all;
+}
+
+std::int64_t Recv::bytes_done() const noexcept {
+  std::int64_t bytes = bytes_done_;
+  for (std::size_t at = 0; at < parts_.size(); ++at) {
+    if (running_[at]) bytes += bytes_of(at);
+  }
+  return bytes;
+}
+
+void Recv::tell_sources() {
+  const std::int64_t bytes = bytes_done();
+  if (state_ != RecvState::reading || context_.now < tell_at_ || bytes == bytes_told_) return;
+  tell_at_ = context_.now + tell_sources_every;
+  bytes_told_ = bytes;
+  std::map<const fabric::Peer*, std::int64_t> read_from;
+  for (std::size_t at = 0; at < parts_.size(); ++at) {
+    for (const fabric::Source& source : parts_[at].sources) {
+      read_from[source.peer.get()] += bytes_of(at);
+    }
+  }
+  for (const RecvCommit& commit : commits_) {
+    context_.links.send(*commit.link, generation_, serial_,
+                        Moved{round_, read_from[commit.source.peer.get()]});
   }
 }
 

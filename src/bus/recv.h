@@ -52,8 +52,10 @@ class Recv : public std::enable_shared_from_this<Recv> {
   RecvState state() const noexcept { return state_; }
   bool done() const noexcept { return state_ == RecvState::done; }
   const Outcome& outcome() const noexcept { return outcome_; }
-  std::int64_t bytes_done() const noexcept { return bytes_done_; }
+  std::int64_t bytes_done() const noexcept;
   std::int64_t bytes_total() const noexcept { return bytes_total_; }
+  // Lets the sources know how far it is, if that is new to them.
+  void tell_sources();
   // Memory was taken back and nobody has said why: for a while a sender may be gone. Later it is as
   // it looks.
   bool unexplained() noexcept;
@@ -71,6 +73,7 @@ class Recv : public std::enable_shared_from_this<Recv> {
 
  private:
   void fail(Status why, RecvEvent event);
+  std::int64_t bytes_of(std::size_t part) const noexcept;
   void on_read(std::size_t part, const fabric::Completion& completion);
   void check_or_commit();
   void compare(const RecvPart& part);
@@ -101,7 +104,9 @@ class Recv : public std::enable_shared_from_this<Recv> {
   std::optional<std::pair<Status, Rank>> loss_;  // heard of while it commits
   std::optional<TimePoint> taken_back_at_;       // and not explained
   std::optional<TimePoint> explained_by_;
-  std::int64_t bytes_done_ = 0;
+  std::int64_t bytes_done_ = 0;  // of parts that are read
+  std::int64_t bytes_told_ = 0;
+  TimePoint tell_at_{};
   std::int64_t bytes_total_ = 0;
 };
 

@@ -28,7 +28,7 @@ RoundWord Source::settle(Subscription& subscription, Mark mark) {
 }
 
 void Source::subscribe(const LinkPtr& link, std::uint64_t serial, Rank reader, std::uint64_t region,
-                       std::vector<std::shared_ptr<Digest>> digests) {
+                       std::int64_t bytes, std::vector<std::shared_ptr<Digest>> digests) {
   if (subscriptions_.contains(serial)) return;
   for (auto each = subscriptions_.begin(); each != subscriptions_.end();) {
     const auto& [old, subscription] = *each++;
@@ -38,6 +38,7 @@ void Source::subscribe(const LinkPtr& link, std::uint64_t serial, Rank reader, s
     Subscription subscription;
     subscription.link = link;
     subscription.reader = reader;
+    subscription.bytes = bytes;
     subscription.digests = std::move(digests);
     subscription.word = context_.fabric.make_word(*link->peer(), pack(RoundWord{}));
     const Subscribed answer{{}, region, subscription.word.number};
@@ -72,6 +73,9 @@ void Source::on_message(const LinkPtr& link, const AgentMessage& message) {
     started_.insert(subscription.reader);
     context_.at(Step::releasing);
     subscription.start = std::max(subscription.start, start->round);
+  } else if (const auto* moved = std::get_if<Moved>(&message.body)) {
+    if (!subscription.in_round || open_->round != moved->round) return;
+    subscription.moved = std::min(moved->bytes, subscription.bytes);
   } else if (std::holds_alternative<Leave>(message.body)) {
     end_subscription(message.serial, "the reader left", false);
   }
@@ -125,11 +129,13 @@ void Source::send_sums(const Subscription& subscription, std::uint64_t serial) {
 
 void Source::open(std::int64_t round, std::uint64_t ticket, std::int64_t version) {
   open_ = Open{round, {}};
+  bytes_read_ = 0;
   context_.at(Step::offered);
   highest_opened_ = round;
   for (auto& [serial, subscription] : subscriptions_) {
     if (!subscription.joined || subscription.start > round) continue;
     subscription.in_round = true;
+    subscription.moved = 0;
     subscription.counts_since = context_.now;
     send_sums(subscription, serial);
     subscription.word.value->store(pack(RoundWord{Mark::offered, round}),
@@ -160,6 +166,22 @@ std::optional<std::map<Rank, Ending>> Source::finished() {
   std::map<Rank, Ending> endings = std::move(open_->endings);
   open_.reset();
   return endings;
+}
+
+std::int64_t Source::bytes_done() const noexcept {
+  std::int64_t bytes = bytes_read_;
+  for (const auto& [serial, subscription] : subscriptions_) {
+    if (subscription.in_round) bytes += subscription.moved;
+  }
+  return bytes;
+}
+
+std::int64_t Source::bytes_total() const noexcept {
+  std::int64_t bytes = bytes_read_;
+  for (const auto& [serial, subscription] : subscriptions_) {
+    if (subscription.in_round) bytes += subscription.bytes;
+  }
+  return bytes;
 }
 
 std::set<Rank> Source::unread() const {
@@ -220,6 +242,7 @@ TimePoint Source::wake_at() const noexcept {
 void Source::note_ending(Subscription& subscription, bool lost) {
   if (!std::exchange(subscription.in_round, false)) return;
   Ending ending{word_of(subscription), lost, !subscription.started};
+  if (ending.word.mark == Mark::read) bytes_read_ += subscription.bytes;
   const auto [at, fresh] = open_->endings.emplace(subscription.reader, ending);
   // A rank that reads under two names has read when both have.
   if (!fresh && at->second.word.mark == Mark::read) at->second = ending;

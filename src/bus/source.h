@@ -27,9 +27,10 @@ class Source {
   bool knows(std::uint64_t serial) const { return subscriptions_.contains(serial); }
 
   // Answers with the region and a word of its own. An older subscription of the same reader ends.
-  // `digests` make the checksums that it wants, if it does.
+  // `bytes` are what it reads here in a round. `digests` make the checksums that it wants, if it
+  // does.
   void subscribe(const LinkPtr& link, std::uint64_t serial, Rank reader, std::uint64_t region,
-                 std::vector<std::shared_ptr<Digest>> digests);
+                 std::int64_t bytes, std::vector<std::shared_ptr<Digest>> digests);
   // One that another reader uses, if it would be the same.
   std::shared_ptr<Digest> find_digest(const plan::Stream& stream, Verify verify) const;
   void on_message(const LinkPtr& link, const AgentMessage& message);
@@ -47,6 +48,10 @@ class Source {
   std::int64_t highest_opened() const noexcept { return highest_opened_; }
   // How the open round ended for each, once it has for all; then none is open.
   std::optional<std::map<Rank, Ending>> finished();
+  // Bytes of the open round, or of the last, that were read whole or that their readers tell of.
+  std::int64_t bytes_done() const noexcept;
+  // Bytes of all that have read it or still may.
+  std::int64_t bytes_total() const noexcept;
   // Who has not read yet.
   std::set<Rank> unread() const;
   // Takes the open round back from whoever has not read it.
@@ -66,6 +71,8 @@ class Source {
     LinkPtr link;
     Rank reader = 0;
     fabric::Word word;
+    std::int64_t bytes = 0;  // that it reads
+    std::int64_t moved = 0;  // of them, in the open round, as it says
     std::vector<std::shared_ptr<Digest>> digests{};
     bool joined = false;
     bool started = false;
@@ -91,6 +98,7 @@ class Source {
   std::map<std::uint64_t, Subscription> subscriptions_;  // by serial
   std::set<Rank> started_;                               // also those that have left again
   std::optional<Open> open_;
+  std::int64_t bytes_read_ = 0;  // by those for whom the round has ended
   std::int64_t highest_opened_ = 0;
 };
 

@@ -29,6 +29,25 @@ TEST_P(FabricTest, ReadsAWholeRegion) {
   for (std::size_t i = 0; i < sources.size(); ++i) expect_equal(targets[i], sources[i]);
 }
 
+TEST_P(FabricTest, TellsHowFarAReadIs) {
+  constexpr std::int64_t size = std::int64_t{16} << 20;
+  const TestTensor from = new_tensor(Dtype::uint8, {size});
+  const TestTensor into = new_tensor(Dtype::uint8, {size});
+  const auto region = owner_->expose(views({from}));
+  const Source source = attach(reader_, connect(), *region);
+  const OpId id = next_id();
+  reader_->read(whole(source, {into}), id, never);
+  EXPECT_EQ(reader_->bytes_read(id), 0);
+  std::int64_t read = 0;
+  until([&] { return (read = reader_->bytes_read(id)) > 0; });
+  EXPECT_LT(read, size);
+  const std::int64_t before = read;
+  until([&] { return (read = reader_->bytes_read(id)) != before; });
+  EXPECT_GT(read, before);
+  EXPECT_TRUE(finish(reader_, id).status.ok());
+  EXPECT_EQ(reader_->bytes_read(id), 0) << "of a read that is over";
+}
+
 TEST_P(FabricTest, RunsProgramsOfEveryKind) {
   std::vector<std::unique_ptr<Party>> owners;
   std::vector<std::shared_ptr<Peer>> peers;

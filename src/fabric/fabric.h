@@ -159,6 +159,8 @@ class Fabric {
   // What they hold after anything but ok is undefined. ok says that the gates were open after the
   // last byte was read.
   virtual void read(Read read, OpId id, Deadline deadline) = 0;
+  // About how many bytes a running read has put in place; for people who watch it.
+  virtual std::int64_t bytes_read(OpId id) const noexcept = 0;
 
   // Error(queue_full) when the connection has used up its words.
   virtual Word make_word(Peer& peer, std::uint64_t initial) = 0;

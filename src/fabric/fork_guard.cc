@@ -43,6 +43,7 @@ class Guarded final : public Fabric {
   void read(Read read, OpId id, Deadline deadline) override {
     here().read(std::move(read), id, deadline);
   }
+  std::int64_t bytes_read(OpId id) const noexcept override { return fabric_->bytes_read(id); }
   Word make_word(Peer& peer, std::uint64_t initial) override {
     return here().make_word(peer, initial);
   }

@@ -28,6 +28,7 @@ class LendingFabric final : public Fabric {
     read.lender = lender_;
     fabric_->read(std::move(read), id, deadline);
   }
+  std::int64_t bytes_read(OpId id) const noexcept override { return fabric_->bytes_read(id); }
 
   const Address& address() const noexcept override { return fabric_->address(); }
   Gate make_gate() override { return fabric_->make_gate(); }

@@ -193,6 +193,12 @@ class MemoryFabric final : public Fabric {
     for (const Source& source : reading->read().sources) usable(*source.peer);
     start(id, {RunningRead{std::move(reading), 0, {}}, deadline});
   }
+  std::int64_t bytes_read(OpId id) const noexcept override {
+    const auto found = operations_.find(id);
+    if (found == operations_.end()) return 0;
+    const auto* running = std::get_if<RunningRead>(&found->second.work);
+    return running == nullptr ? 0 : running->reading->bytes_before(running->next);
+  }
 
   Word make_word(Peer& any, std::uint64_t initial) override {
     const auto peer = usable(any);

@@ -83,6 +83,10 @@ Reading::Reading(Read read, std::shared_ptr<Bound> bound)
   if (std::ranges::count(memory_.elsewhere, true) > 0) caches_ = copy::Caches::keep;
 }
 
+std::int64_t Reading::bytes_before(std::size_t chunk) const noexcept {
+  return std::min(static_cast<std::int64_t>(chunk) * stream().chunk_bytes, stream().wire_bytes);
+}
+
 TargetSide& Reading::direct() {
   if (!direct_) direct_.emplace(bound_->direct(), memory_);
   return *direct_;

@@ -52,6 +52,8 @@ class Reading {
   Bound& bound() noexcept { return *bound_; }
   const plan::Stream& stream() const noexcept { return bound_->stream(); }
   std::size_t chunk_count() const noexcept { return chunk_count_; }
+  // Bytes of the stream that come before a chunk.
+  std::int64_t bytes_before(std::size_t chunk) const noexcept;
 
   // Straight from memory that this process sees: one pass. A member is the first elements of its
   // tensors, by position in the batch.

@@ -151,6 +151,11 @@ class RoutedFabric final : public Fabric {
     }
     parts_[at]->read(std::move(read), id, deadline);
   }
+  std::int64_t bytes_read(OpId id) const noexcept override {
+    std::int64_t bytes = 0;
+    for (const auto& part : parts_) bytes += part->bytes_read(id);
+    return bytes;
+  }
 
   Word make_word(Peer& peer, std::uint64_t initial) override {
     return part_of(peer).make_word(peer, initial);

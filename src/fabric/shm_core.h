@@ -37,6 +37,7 @@ class ShmCore final : public Fabric {
   SharedInlet inlet(Peer& peer, std::uint64_t number) override;
   void attach(Peer& peer, std::uint64_t region, OpId id, Deadline deadline) override;
   void read(Read read, OpId id, Deadline deadline) override;
+  std::int64_t bytes_read(OpId id) const noexcept override;
   Word make_word(Peer& peer, std::uint64_t initial) override;
   void swap(const Swap& swap, OpId id, Deadline deadline) override;
   const std::atomic<std::uint64_t>* watch(Peer& peer, std::uint32_t word) override;

@@ -116,6 +116,13 @@ void ShmCore::read(Read read, OpId id, Deadline deadline) {
   start(id, {std::make_unique<ShmReading>(std::move(read), bound_reads_), deadline});
 }
 
+std::int64_t ShmCore::bytes_read(OpId id) const noexcept {
+  const auto found = operations_.find(id);
+  if (found == operations_.end()) return 0;
+  const auto* reading = std::get_if<std::unique_ptr<ShmReading>>(&found->second.work);
+  return reading == nullptr ? 0 : (*reading)->bytes_done();
+}
+
 Word ShmCore::make_word(Peer& any, std::uint64_t initial) {
   const PeerPtr peer = usable(any);
   if (peer->words_made == words_per_side) {

@@ -30,6 +30,7 @@ class ShmReading {
   ~ShmReading();
 
   const Read& read() const noexcept { return reading_.read(); }
+  std::int64_t bytes_done() const noexcept { return reading_.bytes_before(next_); }
 
   // On by at most one chunk. Waiting: nothing can be done until an owner answers. Done: the gates
   // were open after the last byte. Error(withdrawn, peer_lost, failed) ends it.

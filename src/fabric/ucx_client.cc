@@ -121,6 +121,11 @@ void Client::swap(const Swap& swap, OpId id, Deadline deadline) {
                                 swap.desired}));
 }
 
+std::int64_t Client::bytes_read(OpId id) const noexcept {
+  const auto found = operations_.find(id);
+  return found == operations_.end() ? 0 : found->second.bytes_stored;
+}
+
 void Client::cancel(OpId id) {
   const auto found = operations_.find(id);
   if (found == operations_.end()) return;
@@ -189,6 +194,7 @@ void Client::fragment(Connection& peer, const Frame& frame, std::span<const std:
     copy::scatter_chunk(program, chunks[index], body, operation->targets->tensors(),
                         operation->bypass_caches ? copy::Caches::bypass : copy::Caches::keep);
     operation->targets->store(index);
+    operation->bytes_stored += chunks[index].wire_bytes;
   } catch (const Error& error) {
     fail(*operation, {error.code(), operation->what + ": " + error.what()});
     return;
@@ -206,6 +212,7 @@ void Client::reduce_what_is_complete(Operation& operation) {
     for (const Leg& leg : operation.legs) wires.emplace_back(leg.held.front());
     copy::reduce_packed_chunk(program, chunk, wires, operation.targets->tensors());
     operation.targets->store(index);
+    operation.bytes_stored += chunk.wire_bytes;
     for (Leg& leg : operation.legs) {
       leg.held.pop_front();
       consumed(operation, leg, chunk.wire_bytes);

@@ -59,6 +59,7 @@ class Client {
   void read(Read read, OpId id, Deadline deadline);
   void swap(const Swap& swap, OpId id, Deadline deadline);
   void cancel(OpId id);
+  std::int64_t bytes_read(OpId id) const noexcept;
 
   // Answers. Error if they are broken; the connection is lost then.
   void forms(Connection& peer, const Frame& frame, std::string_view body);
@@ -99,7 +100,8 @@ class Client {
     std::shared_ptr<const CutRead> cut;
     std::optional<TargetSide> targets;
     bool bypass_caches = false;
-    std::size_t reduced = 0;  // fragments
+    std::size_t reduced = 0;        // fragments
+    std::int64_t bytes_stored = 0;  // in the targets
   };
   struct LegKey {
     OpId id{};

@@ -118,6 +118,7 @@ class UcxFabric final : public Fabric, private Receiver {
   void read(Read read, OpId id, Deadline deadline) override {
     client_.read(std::move(read), id, deadline);
   }
+  std::int64_t bytes_read(OpId id) const noexcept override { return client_.bytes_read(id); }
   Word make_word(Peer& peer, std::uint64_t initial) override {
     return server_.make_word(live_connection_of(peer), initial);
   }

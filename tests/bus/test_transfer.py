@@ -12,7 +12,7 @@ from buses import Bus, caught, together
 from tensorbus import Partial, Replicate, Shard
 
 
-def two_sides(bus: Bus, sender, receiver, source=None, target=None, size=1):
+def two_sides(bus: Bus, sender, receiver, source=None, target=None, size=1, **options):
     """Clients of ranks 0 and 1 with a pair "p" between "a" and "b"."""
     a, b = bus.client(0), bus.client(1)
     together(
@@ -20,7 +20,8 @@ def two_sides(bus: Bus, sender, receiver, source=None, target=None, size=1):
         lambda: b.init_pair("p", "b", "a", size, target and (size,), target),
     )
     return (a, b), together(
-        lambda: a.register_tensors("batch", sender), lambda: b.register_tensors("batch", receiver)
+        lambda: a.register_tensors("batch", sender, **options),
+        lambda: b.register_tensors("batch", receiver, **options),
     )
 
 
@@ -120,6 +121,31 @@ def test_a_transfer_is_a_future_and_a_semaphore(bus):
     with pytest.raises(posix_ipc.ExistentialError):
         posix_ipc.Semaphore(name)
     assert sending.progress.done == sending.progress.total
+
+
+def test_both_sides_see_how_far_a_transfer_is(bus):
+    sent, got = torch.ones(1 << 23), torch.zeros(1 << 23)
+    # Cut so small that a round takes a while.
+    _, (send, recv) = two_sides(bus, [(sent, "p")], [(got, "p")], bucket_size=64)
+    size, between = sent.nbytes, {}
+    end = time.monotonic() + 60
+    while not all(between.get(name) for name in ("send", "recv")):
+        assert time.monotonic() < end, between
+        between = {"send": [], "recv": []}
+        running = {"send": send.transfer("send"), "recv": recv.transfer("recv")}
+        while not (running["send"].done() and running["recv"].done()):
+            for name, transfer in running.items():
+                done, total = transfer.progress
+                assert done <= total
+                assert total in (0, size)
+                if 0 < done < total:
+                    between[name].append(done)
+            time.sleep(0.001)
+        for transfer in running.values():
+            transfer.result(20)
+            assert transfer.progress == (size, size)
+    for seen in between.values():
+        assert seen == sorted(seen)
 
 
 @pytest.mark.proves("B1.3")
