@@ -31,6 +31,8 @@ struct BusOptions {
   Rank rank = 0;  // unique among the agents of the namespace
   std::string space = "default";
   std::string bind{};  // an address of this machine that other hosts reach; empty: this host only
+  std::uint16_t first_port = 0;  // that it may listen on there; both 0: as TENSORBUS_PORTS says
+  std::uint16_t last_port = 0;
   std::shared_ptr<fabric::Pool> pool{};  // tensors in it are mapped by readers; null: its own
   Deadline deadline = Deadline::after(std::chrono::seconds(30));  // to reach the store
 };

@@ -32,7 +32,7 @@ struct EndpointOptions {
   bool secret_in_descriptors = true;
   // An address of this machine where peers on other hosts reach it. Empty: this host only.
   std::string bind;
-  std::uint16_t first_port = 0;  // that it may listen on there; both 0: any
+  std::uint16_t first_port = 0;  // that it may listen on there; both 0: as TENSORBUS_PORTS says
   std::uint16_t last_port = 0;
   std::shared_ptr<fabric::Pool> pool;  // memory that peers of this host map; null: its own
 };

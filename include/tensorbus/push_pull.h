@@ -46,6 +46,8 @@ struct NodeOptions {
   Job job;
   int rank = 0;      // among all instances of the role: group * group_size + lane
   std::string bind;  // our address on the network; empty: the one that leads to the scheduler
+  std::uint16_t first_port = 0;  // that it may listen on there; both 0: as TENSORBUS_PORTS says
+  std::uint16_t last_port = 0;
   Transport transport = Transport::automatic;
   // Until the whole job is present.
   Deadline deadline = Deadline::after(std::chrono::seconds(300));

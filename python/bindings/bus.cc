@@ -1,6 +1,7 @@
 // The bus: translation of bus/client.h and of agents. The package's client, agent and bootstrap
 // modules put the seed's signatures on top.
 #include <nanobind/stl/map.h>
+#include <nanobind/stl/pair.h>
 #include <nanobind/stl/tuple.h>
 #include <nanobind/stl/variant.h>
 
@@ -102,6 +103,8 @@ class BusParting {
 };
 
 // A client and, if it runs in this process, its agent.
+using Ports = std::pair<std::uint16_t, std::uint16_t>;  // the first and the last
+
 class BusClient {
  public:
   BusClient(std::string queue_path, std::string state_path, std::string space, Rank rank,
@@ -120,10 +123,11 @@ class BusClient {
   }
 
   BusClient(std::shared_ptr<Store> store, Rank rank, std::string space, std::string bind,
-            Timeout timeout) {
+            Ports ports, Timeout timeout) {
     embedded_ = Owned(std::make_unique<bus::Embedded>(
         std::move(store),
-        bus::EmbeddedOptions{rank, std::move(space), process_pool(), std::move(bind)},
+        bus::EmbeddedOptions{
+            rank, std::move(space), process_pool(), std::move(bind), {ports.first, ports.second}},
         deadline(timeout)));
     client_ = Owned(std::make_unique<bus::Client>(embedded_->connect(), embedded_->pool()));
   }
@@ -240,10 +244,10 @@ void init_pair(BusClient& client, std::string pair, std::string local, std::stri
 }
 
 void embed(BusClient* place, nb::object store, Rank rank, std::string space, std::string bind,
-           Timeout timeout) {
+           Ports ports, Timeout timeout) {
   std::shared_ptr<Store> kept = keep_as<Store>(std::move(store));
   const WithoutGil without_gil;
-  new (place) BusClient(std::move(kept), rank, std::move(space), std::move(bind), timeout);
+  new (place) BusClient(std::move(kept), rank, std::move(space), std::move(bind), ports, timeout);
 }
 
 nb::object look(BusClient& client, Timeout timeout) {
@@ -318,9 +322,9 @@ void bind_client(nb::module_& module) {
            nb::arg("state_path"), nb::arg("namespace"), nb::arg("rank"), nb::arg("timeout").none(),
            Release())
       .def("__init__", &embed, nb::arg("store"), nb::arg("rank"), nb::arg("namespace"),
-           nb::arg("bind"), nb::arg("timeout").none(),
+           nb::arg("bind"), nb::arg("ports"), nb::arg("timeout").none(),
            nb::sig("def __init__(self, store: Store, rank: int, namespace: str, bind: str, "
-                   "timeout: float | None) -> None"))
+                   "ports: tuple[int, int], timeout: float | None) -> None"))
       .def("init_pair", &init_pair, nb::arg("pair"), nb::arg("local"), nb::arg("remote"),
            nb::arg("world_size"), nb::arg("mesh").none(), nb::arg("placements"),
            nb::arg("coordinate").none(), nb::arg("blocking"), nb::arg("timeout").none())

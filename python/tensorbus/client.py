@@ -74,12 +74,14 @@ class TensorBusClient:
         *,
         connection_timeout: float = 30.0,
         bind: str | None = None,
+        ports: tuple[int, int] = (0, 0),
     ) -> TensorBusClient:
         """A client with an agent of its own, on a thread of this process and without files.
 
         ``store`` is a URL or a store of ``tensorbus.kvstore``; ``rank`` is unique among the agents
         of the namespace. ``bind`` (default: ``TENSORBUS_BIND``) is the address of this machine on
-        which agents of other hosts reach it; without one it serves this host only.
+        which agents of other hosts reach it; without one it serves this host only. ``ports`` are
+        the first and the last that it may listen on there (default: ``TENSORBUS_PORTS``, or any).
         """
         if rank < 0:
             raise ValueError(f"rank is {rank}; ranks are 0 or more")
@@ -92,7 +94,7 @@ class TensorBusClient:
         client = cls.__new__(cls)
         try:
             core = _core.BusClient(
-                store._core, rank, namespace, bind_address(bind), connection_timeout
+                store._core, rank, namespace, bind_address(bind), ports, connection_timeout
             )
         except BaseException:
             if own_store is not None:

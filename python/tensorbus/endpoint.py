@@ -78,7 +78,8 @@ class Endpoint:
 
     On one host bytes go through shared memory; ``bind`` (default: ``TENSORBUS_BIND``) is an address
     of this machine through which processes on other hosts are reached and reach it, with UCX, on
-    trusted networks only. ``name`` is what the errors of others call this process.
+    trusted networks only, at one of ``ports`` (the first and the last; default:
+    ``TENSORBUS_PORTS``, or any). ``name`` is what the errors of others call this process.
 
     Whoever has a descriptor may read what this endpoint exposes: it carries ``secret``, a random
     one if none is given. With ``store`` (one from ``tensorbus.kvstore`` or its URL) descriptors

@@ -22,6 +22,8 @@ constexpr std::array all_settings = {
             "seconds that the nodes of a push-pull job wait for each other"},
     Setting{"TENSORBUS_LOG", "info", "log level: trace, debug, info, warn, error"},
     Setting{"TENSORBUS_NAMESPACE", "default", "keeps the jobs on one store apart"},
+    Setting{"TENSORBUS_PORTS", "",
+            "ports A-B where peers on other hosts reach this machine; empty: any"},
     Setting{"TENSORBUS_SPIN_US", "",
             "microseconds that a blocked push-pull call spins before it sleeps"},
     Setting{"TENSORBUS_STORE", "", "store URL that the command line uses without --store"},

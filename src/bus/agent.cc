@@ -138,6 +138,8 @@ void Agent::take(const DirectoryEvent& event) {
     if (const auto* agent = std::get_if<AgentKey>(&*key);
         agent != nullptr && agent->rank == rank()) {
       look_at_self(changed->value);
+    } else if (agent != nullptr || std::holds_alternative<CallerKey>(*key)) {
+      admit(*changed);
     }
     if (std::holds_alternative<PairKey>(*key)) changed_pairs_ = true;
     if (const auto* batch = std::get_if<BatchKey>(&*key)) changed_.insert(batch->batch);
@@ -230,6 +232,16 @@ void Agent::look_at_self(const std::optional<std::string>& value) {
     }
   } catch (const Error& error) {
     log::warn("bus: the record of rank {} is ignored: {}", rank(), error.what());
+  }
+}
+
+void Agent::admit(const Changed& changed) {
+  try {
+    std::optional<fabric::Address> address;
+    if (changed.value) address = decode_agent_record(*changed.value).address;
+    parts_.fabric.admit(changed.key, address);
+  } catch (const Error& error) {
+    log::warn("bus: the record {} is ignored: {}", changed.key, error.what());
   }
 }
 

@@ -90,6 +90,8 @@ class Agent {
   void lease_lost();
   void publish_self();
   void look_at_self(const std::optional<std::string>& value);
+  // The fabric lets those in who are in the directory.
+  void admit(const Changed& changed);
   // agent_commands.cc
   void init_pair(const Submission& submission, const InitPair& pair);
   void register_batch(const Submission& submission, const RegisterBatch& command);

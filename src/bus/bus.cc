@@ -13,6 +13,7 @@ bus::EmbeddedOptions embedded_options(const BusOptions& options) {
   embedded.space = options.space;
   embedded.pool = options.pool;
   embedded.bind = options.bind;
+  embedded.ports = {options.first_port, options.last_port};
   return embedded;
 }
 

@@ -32,7 +32,7 @@ Daemon::Daemon(std::shared_ptr<Store> store, DaemonOptions options, Deadline dea
   };
   channel_ = make_socket_channel(channel);
   const std::string secret = shared_secret(*store_, options_.space, deadline);
-  fabric_ = make_agent_fabric(options_.rank, secret, pool_, options_.bind);
+  fabric_ = make_agent_fabric(options_.rank, secret, pool_, options_.bind, options_.ports);
   check_rank_is_free(*store_, options_.space, options_.rank, *fabric_, secret, deadline);
   directory_ = make_store_directory(store_, {options_.space});
   agent_ = std::make_unique<Agent>(AgentParts{*fabric_, *channel_, *directory_, *state_,

@@ -10,6 +10,7 @@
 #include "bus/step.h"
 #include "fabric/fabric.h"
 #include "fabric/pool.h"
+#include "fabric/port_range.h"
 #include "os/poll.h"
 #include "tensorbus/store.h"
 
@@ -23,7 +24,8 @@ struct DaemonOptions {
   std::string space = "default";
   std::string queue_path;
   std::string state_path;
-  std::string bind;  // the address on which other hosts reach it; empty: this host only
+  std::string bind;           // the address on which other hosts reach it; empty: this host only
+  fabric::PortRange ports{};  // that it listens on there
   std::function<void(Step)> reached{};  // told of every step of the protocol; may be empty
 };
 

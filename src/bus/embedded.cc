@@ -17,7 +17,7 @@ Embedded::Embedded(std::shared_ptr<Store> store, EmbeddedOptions options, Deadli
   }
   if (pool_ == nullptr) pool_ = std::make_shared<fabric::Pool>();
   const std::string secret = shared_secret(*store_, options.space, deadline);
-  fabric_ = make_agent_fabric(options.rank, secret, pool_, options.bind);
+  fabric_ = make_agent_fabric(options.rank, secret, pool_, options.bind, options.ports);
   check_rank_is_free(*store_, options.space, options.rank, *fabric_, secret, deadline);
   channel_ = make_memory_channel();
   directory_ = make_store_directory(store_, {options.space});

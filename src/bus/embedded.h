@@ -11,6 +11,7 @@
 #include "bus/state.h"
 #include "fabric/fabric.h"
 #include "fabric/pool.h"
+#include "fabric/port_range.h"
 #include "os/poll.h"
 #include "tensorbus/store.h"
 
@@ -23,7 +24,8 @@ struct EmbeddedOptions {
   std::string space = "default";
   // Whose memory other processes map; null: one of its own.
   std::shared_ptr<fabric::Pool> pool;
-  std::string bind;  // the address on which other hosts reach it; empty: this host only
+  std::string bind;           // the address on which other hosts reach it; empty: this host only
+  fabric::PortRange ports{};  // that it listens on there
 };
 
 class Embedded {

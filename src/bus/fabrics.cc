@@ -11,7 +11,8 @@ namespace tensorbus::bus {
 
 std::unique_ptr<fabric::Fabric> make_agent_fabric(Rank rank, const std::string& secret,
                                                   std::shared_ptr<fabric::Pool> pool,
-                                                  const std::string& bind) {
+                                                  const std::string& bind,
+                                                  const fabric::PortRange& ports) {
   fabric::ShmOptions shm;
   shm.name = "rank " + std::to_string(rank);
   shm.secret = secret;
@@ -23,6 +24,8 @@ std::unique_ptr<fabric::Fabric> make_agent_fabric(Rank rank, const std::string& 
   ucx.identity = parts.front()->address().identity;
   ucx.secret = secret;
   ucx.bind = bind;
+  ucx.ports = ports;
+  ucx.hosts.emplace();
   parts.push_back(fabric::make_ucx_fabric(ucx));
   return fabric::make_routed_fabric(std::move(parts), fabric::own_reach(bind));
 }

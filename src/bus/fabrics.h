@@ -6,13 +6,16 @@
 
 #include "fabric/fabric.h"
 #include "fabric/pool.h"
+#include "fabric/port_range.h"
 
 namespace tensorbus::bus {
 
-// `bind`: an address of this machine that the other hosts reach; empty: no network.
+// `bind`: an address of this machine that the other hosts reach; empty: no network. Over it only
+// those may connect who were admitted.
 std::unique_ptr<fabric::Fabric> make_agent_fabric(Rank rank, const std::string& secret,
                                                   std::shared_ptr<fabric::Pool> pool,
-                                                  const std::string& bind);
+                                                  const std::string& bind,
+                                                  const fabric::PortRange& ports);
 
 // For incarnations and serials: nobody guesses them.
 std::uint64_t random_number();

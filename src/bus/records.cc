@@ -138,6 +138,8 @@ std::string to_string(const End& end) {
 
 std::string to_text(const RecordKey& key) {
   if (const auto* agent = std::get_if<AgentKey>(&key)) return fmt::format("agent/{}", agent->rank);
+  if (const auto* caller = std::get_if<CallerKey>(&key))
+    return fmt::format("caller/{}", caller->id);
   if (const auto* pair = std::get_if<PairKey>(&key)) {
     return fmt::format("pair/{}/{}/{}", escape(pair->end.pair), escape(pair->end.side), pair->rank);
   }
@@ -157,6 +159,10 @@ std::optional<RecordKey> parse_key(std::string_view key) {
   const auto parts = split(key);
   if (parts.size() == 2 && parts[0] == "agent") {
     if (const auto rank = parse_rank(parts[1])) return AgentKey{*rank};
+    return std::nullopt;
+  }
+  if (parts.size() == 2 && parts[0] == "caller") {
+    if (const auto id = parse_rank(parts[1])) return CallerKey{*id};
     return std::nullopt;
   }
   if (parts.size() != 4) return std::nullopt;

@@ -106,12 +106,18 @@ struct AgentKey {
   Rank rank = 0;
   friend auto operator<=>(const AgentKey&, const AgentKey&) = default;
 };
+// An agent that asks whether its rank is free, and is no agent yet; under it an AgentRecord.
+// Leased.
+struct CallerKey {
+  std::int64_t id = 0;
+  friend auto operator<=>(const CallerKey&, const CallerKey&) = default;
+};
 // Under it: the version that a rank of a batch last sent or has read, in digits. Leased.
 struct VersionKey {
   BatchKey batch;
   friend auto operator<=>(const VersionKey&, const VersionKey&) = default;
 };
-using RecordKey = std::variant<AgentKey, PairKey, BatchKey, GenerationKey, VersionKey>;
+using RecordKey = std::variant<AgentKey, PairKey, BatchKey, GenerationKey, VersionKey, CallerKey>;
 
 // Names may hold any character.
 std::string to_text(const RecordKey& key);

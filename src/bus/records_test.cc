@@ -107,13 +107,14 @@ TEST(Keys, NamesMayHoldAnyCharacter) {
   const std::string odd =
       "a/b %2F\n\"ü\0*"
       "c";
-  for (const RecordKey& key :
-       std::vector<RecordKey>{AgentKey{7}, PairKey{{odd, "x/" + odd}, 3}, BatchKey{odd, odd, 0},
-                              GenerationKey{odd, {odd, "side"}}, VersionKey{{odd, odd, 5}}}) {
+  for (const RecordKey& key : std::vector<RecordKey>{
+           AgentKey{7}, PairKey{{odd, "x/" + odd}, 3}, BatchKey{odd, odd, 0},
+           GenerationKey{odd, {odd, "side"}}, VersionKey{{odd, odd, 5}}, CallerKey{8}}) {
     EXPECT_EQ(parse_key(to_text(key)), key) << to_text(key);
   }
-  for (const char* other : {"", "agent/", "agent/-1", "agent/x", "pair/a/b", "pair/a/b/c/d",
-                            "pair/%zz/b/1", "pair/%2/b/1", "batch/a/b/", "something/a/b/1"}) {
+  for (const char* other :
+       {"", "agent/", "agent/-1", "agent/x", "pair/a/b", "pair/a/b/c/d", "pair/%zz/b/1",
+        "pair/%2/b/1", "batch/a/b/", "something/a/b/1", "caller/", "caller/x"}) {
     EXPECT_EQ(parse_key(other), std::nullopt) << other;
   }
 }

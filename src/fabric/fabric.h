@@ -6,6 +6,7 @@
 #include <cstddef>
 #include <cstdint>
 #include <memory>
+#include <optional>
 #include <span>
 #include <string>
 #include <variant>
@@ -129,6 +130,10 @@ class Fabric {
                                         Deadline deadline) = 0;
   // PeerLost follows on both sides; operations that run on it end as cancelled.
   virtual void disconnect(Peer& peer) = 0;
+  // From now on the host of this process may connect to us, if only some may. `who` is the caller's
+  // name for it: what it had before is forgotten, and without an address it may connect no more.
+  // For fabrics of networks; others know their callers without it.
+  virtual void admit(const std::string& /*who*/, const std::optional<Address>& /*address*/) {}
 
   // In order, once each, copied out before the call returns, at most max_message_bytes.
   // Error(queue_full) when the peer does not take them; try again after a poll().

@@ -25,6 +25,9 @@ class Guarded final : public Fabric {
     return here().connect(remote, secret, deadline);
   }
   void disconnect(Peer& peer) override { here().disconnect(peer); }
+  void admit(const std::string& who, const std::optional<Address>& address) override {
+    here().admit(who, address);
+  }
   void send(Peer& peer, std::span<const std::byte> message) override { here().send(peer, message); }
   std::uint64_t open_inlet(Peer& peer, std::span<std::byte> memory, const Pool* pool) override {
     return here().open_inlet(peer, memory, pool);

@@ -46,6 +46,10 @@ std::vector<Address> unpack_addresses(const Address& routed) try {
                                                   to_string(routed.identity), error.what()));
 }
 
+std::vector<Address> unpack_if_routed(const Address& address) {
+  return address.kind == kind_name ? unpack_addresses(address) : std::vector{address};
+}
+
 class RoutedRegion final : public Region {
  public:
   explicit RoutedRegion(std::vector<std::unique_ptr<Region>> parts) : parts_(std::move(parts)) {
@@ -97,8 +101,7 @@ class RoutedFabric final : public Fabric {
 
   std::shared_ptr<Peer> connect(const Address& remote, const std::string& secret,
                                 Deadline deadline) override {
-    const std::vector<Address> addresses =
-        remote.kind == kind_name ? unpack_addresses(remote) : std::vector{remote};
+    const std::vector<Address> addresses = unpack_if_routed(remote);
     const auto verdicts = select(reach_, addresses);
     for (const Verdict& verdict : verdicts) {
       if (!verdict.refusal.ok()) continue;
@@ -114,6 +117,15 @@ class RoutedFabric final : public Fabric {
   }
 
   void disconnect(Peer& peer) override { part_of(peer).disconnect(peer); }
+  void admit(const std::string& who, const std::optional<Address>& address) override {
+    std::vector<Address> addresses;
+    if (address) addresses = unpack_if_routed(*address);
+    for (const auto& part : parts_) {
+      const auto same = [&](const Address& each) { return each.kind == part->address().kind; };
+      const auto found = std::ranges::find_if(addresses, same);
+      part->admit(who, found == addresses.end() ? std::nullopt : std::optional(*found));
+    }
+  }
   void send(Peer& peer, std::span<const std::byte> message) override {
     part_of(peer).send(peer, message);
   }

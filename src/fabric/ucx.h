@@ -1,31 +1,30 @@
 // The fabric for peers on other hosts: UCX, active messages only. In a build without UCX the same
 // functions exist and say so.
 //
-// For trusted networks: crafted bytes on UCX's own port can crash a process, before any code of
-// ours sees them.
+// Crafted bytes on UCX's own port can crash a process, before any code of ours sees them: who may
+// connect at all should be known (`hosts`, admit()), and is to be trusted.
 #pragma once
 
 #include <cstdint>
 #include <memory>
+#include <optional>
 #include <string>
 #include <vector>
 
 #include "base/clock.h"
 #include "fabric/fabric.h"
+#include "fabric/port_range.h"
+#include "os/ip_address.h"
 
 namespace tensorbus::fabric {
 
-// Both 0: the system chooses.
-struct PortRange {
-  std::uint16_t first = 0;
-  std::uint16_t last = 0;
-};
-
 struct UcxOptions {
-  Identity identity;                // how peers know us
-  std::string secret;               // what callers must know
-  std::string bind = "127.0.0.1";   // an address of this machine, not a name
-  PortRange ports;                  // that UCX may listen on
+  Identity identity;               // how peers know us
+  std::string secret;              // what callers must know
+  std::string bind = "127.0.0.1";  // an address of this machine, not a name
+  PortRange ports;                 // that UCX may listen on; any: as TENSORBUS_PORTS says
+  // Addresses that may connect; more by admit(). Nothing: everybody may.
+  std::optional<std::vector<os::IpAddress>> hosts{};
   std::uint64_t window = 4u << 20;  // bytes that a source may send ahead, per read
   const Clock* clock = &steady_clock();
 };

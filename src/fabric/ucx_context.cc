@@ -9,6 +9,7 @@
 #include <ucs/debug/log_def.h>
 #include <uct/api/uct.h>
 
+#include <algorithm>
 #include <array>
 #include <csignal>
 #include <cstdarg>
@@ -139,8 +140,8 @@ std::string device_with_address(const std::string& address) {
 }
 
 Worker::Worker(const Settings& settings, Receiver& receiver)
-    : receiver_(receiver), device_(device_with_address(settings.bind)) {
-  create_context(settings);
+    : receiver_(receiver), settings_(settings), device_(device_with_address(settings.bind)) {
+  create_context();
   try {
     create_worker();
   } catch (...) {
@@ -157,7 +158,7 @@ void Worker::destroy() noexcept {
   ucp_cleanup(context_);
 }
 
-void Worker::create_context(const Settings& settings) {
+void Worker::create_context() {
   ucp_config_t* raw = nullptr;
   check(ucp_config_read(nullptr, nullptr, &raw), "reading the settings of UCX");
   const std::unique_ptr<ucp_config_t, decltype(&ucp_config_release)> config(raw,
@@ -165,24 +166,26 @@ void Worker::create_context(const Settings& settings) {
   // Not UCX's shared memory: a peer on this host has our own fabric, and its death is noticed.
   modify(config.get(), {"TLS"}, "tcp");
   modify(config.get(), {"NET_DEVICES"}, device_);
-  if (settings.ports.first != 0 || settings.ports.last != 0) {
+  if (!settings_.ports.any()) {
     // 1.22 knows the first name, 1.13 the second and takes anything.
-    modify(config.get(), {"TCP_PORT_RANGE", "PORT_RANGE"},
-           fmt::format("{}-{}", settings.ports.first, settings.ports.last));
+    modify(config.get(), {"TCP_PORT_RANGE", "PORT_RANGE"}, to_string(settings_.ports));
   }
   ucp_params_t parameters{};
   parameters.field_mask = UCP_PARAM_FIELD_FEATURES;
   parameters.features = UCP_FEATURE_AM | UCP_FEATURE_WAKEUP;
   check(ucp_init(&parameters, config.get(), &context_),
         fmt::format("starting UCX {} on device {} of address {}", library_version(), device_,
-                    settings.bind));
+                    settings_.bind));
 }
 
 void Worker::create_worker() {
-  const std::string what = "a UCX worker on device " + device_;
+  const std::string where =
+      settings_.ports.any() ? "" : ", at one of the ports " + to_string(settings_.ports);
+  const std::string what = "a UCX worker on device " + device_ + where;
   ucp_worker_params_t parameters{};
   parameters.field_mask = UCP_WORKER_PARAM_FIELD_THREAD_MODE;
   parameters.thread_mode = UCS_THREAD_MODE_SINGLE;
+  const std::vector<os::ListeningSocket> before = os::listening_sockets();
   check(ucp_worker_create(context_, &parameters, &worker_), what);
 
   ucp_am_handler_param_t handler{};
@@ -199,8 +202,21 @@ void Worker::create_worker() {
   ucp_address_t* address = nullptr;
   std::size_t bytes = 0;
   check(ucp_worker_get_address(worker_, &address, &bytes), what);
-  address_ = with_checksum({reinterpret_cast<const char*>(address), bytes});
+  const std::string worker(reinterpret_cast<const char*>(address), bytes);
   ucp_worker_release_address(worker_, address);
+  look_for_listener(before, worker);
+  address_ = pack({os::own_ip_addresses(settings_.bind), worker});
+}
+
+// Among those that are new, the one whose port the address tells: other threads may listen too.
+void Worker::look_for_listener(const std::vector<os::ListeningSocket>& before,
+                               std::string_view address) {
+  for (const os::ListeningSocket& each : os::listening_sockets()) {
+    const bool old = std::ranges::any_of(
+        before, [&](const auto& known) { return known.fd == each.fd && known.port == each.port; });
+    const std::string port{static_cast<char>(each.port >> 8), static_cast<char>(each.port & 0xFF)};
+    if (!old && address.find(port) != address.npos) listener_ = each.fd;
+  }
 }
 
 void Worker::keep_from_programs() noexcept { os::close_watched_on_exec(event_fd_); }

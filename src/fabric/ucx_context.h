@@ -8,12 +8,14 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <optional>
 #include <span>
 #include <string>
 #include <string_view>
 #include <vector>
 
 #include "fabric/ucx.h"
+#include "os/tcp.h"
 #include "tensorbus/status.h"
 
 namespace tensorbus::fabric::ucx {
@@ -57,6 +59,8 @@ class Worker {
   bool progress() noexcept { return ucp_worker_progress(worker_) != 0; }
   // Readable when there is something to do, once arm() has returned true.
   int event_fd() const noexcept { return event_fd_; }
+  // The socket on which UCX listens, if it was found.
+  std::optional<int> listener() const noexcept { return listener_; }
   // False: something came in meanwhile, call progress() before sleeping.
   bool arm();
 
@@ -64,16 +68,19 @@ class Worker {
   void keep_from_programs() noexcept;
 
  private:
-  void create_context(const Settings& settings);
+  void create_context();
   void create_worker();
+  void look_for_listener(const std::vector<os::ListeningSocket>& before, std::string_view address);
   void destroy() noexcept;
 
   Receiver& receiver_;
+  const Settings settings_;
   std::string device_;
   ucp_context_h context_ = nullptr;
   ucp_worker_h worker_ = nullptr;
   std::string address_;
-  int event_fd_ = -1;  // UCX's own
+  int event_fd_ = -1;            // UCX's own, like
+  std::optional<int> listener_;  // this
 };
 
 // The id under which our messages arrive; other ids have no handler and are dropped by UCX.

@@ -37,10 +37,11 @@ void Outbox::completed(void* request, ucs_status_t status, void* user_data) noex
 
 Endpoint::Endpoint(Worker& worker, Outbox& outbox, std::string_view remote)
     : outbox_(outbox), traffic_(std::make_shared<Outbox::Traffic>()) {
+  const WorkerAddress address = unpack(remote);
   ucp_ep_params_t parameters{};
   parameters.field_mask = UCP_EP_PARAM_FIELD_REMOTE_ADDRESS | UCP_EP_PARAM_FIELD_ERR_HANDLING_MODE |
                           UCP_EP_PARAM_FIELD_ERR_HANDLER;
-  parameters.address = reinterpret_cast<const ucp_address_t*>(without_checksum(remote).data());
+  parameters.address = reinterpret_cast<const ucp_address_t*>(address.worker.data());
   parameters.err_mode = UCP_ERR_HANDLING_MODE_PEER;
   parameters.err_handler.cb = [](void* argument, ucp_ep_h, ucs_status_t status) {
     auto* traffic = static_cast<Outbox::Traffic*>(argument);

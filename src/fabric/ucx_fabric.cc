@@ -8,6 +8,8 @@
 #include "base/log.h"
 #include "fabric/fork_guard.h"
 #include "fabric/ucx.h"
+#include "fabric/ucx_address.h"
+#include "fabric/ucx_admission.h"
 #include "fabric/ucx_client.h"
 #include "fabric/ucx_server.h"
 
@@ -38,7 +40,8 @@ class UcxFabric final : public Fabric, private Receiver {
       : options_(options),
         address_{options.identity, "ucx", {}},
         client_(options.window),
-        worker_({options.bind, options.ports}, *this),
+        worker_({options.bind, effective(options.ports)}, *this),
+        admission_(options.hosts, worker_.listener()),
         station_{worker_, outbox_, *options_.clock, options_.identity} {
     address_.where = worker_.address();
   }
@@ -78,6 +81,9 @@ class UcxFabric final : public Fabric, private Receiver {
   }
 
   void disconnect(Peer& peer) override { connection_of(peer).lose(ended_here()); }
+  void admit(const std::string& who, const std::optional<Address>& address) override {
+    admission_.admit(who, address ? unpack(address->where).hosts : std::vector<os::IpAddress>());
+  }
 
   void send(Peer& peer, std::span<const std::byte> message) override {
     Connection& connection = live_connection_of(peer);
@@ -186,6 +192,7 @@ class UcxFabric final : public Fabric, private Receiver {
   Client client_;
   Outbox outbox_;  // outlives the worker
   Worker worker_;
+  Admission admission_;
   Station station_;
   std::map<std::uint64_t, std::shared_ptr<Connection>> connections_;
   std::vector<Leaving> leaving_;
@@ -290,6 +297,7 @@ void UcxFabric::collect_completions() {
 }
 
 std::span<const Event> UcxFabric::poll() {
+  admission_.apply();
   for (int i = 0; i < rounds_per_poll; ++i) {
     const bool progressed = worker_.progress();
     more_to_pack_ = server_.pump(pump_bytes);

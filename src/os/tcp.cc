@@ -103,8 +103,8 @@ Fd listen_tcp(const std::string& host, std::uint16_t port) {
   return socket;
 }
 
-std::vector<std::string> listening_addresses() {
-  std::vector<std::string> found;
+std::vector<ListeningSocket> listening_sockets() {
+  std::vector<ListeningSocket> found;
   for (const auto& entry : std::filesystem::directory_iterator("/proc/self/fd")) {
     const int fd = std::stoi(entry.path().filename().string());
     int listens = 0;
@@ -121,7 +121,15 @@ std::vector<std::string> listening_addresses() {
                       NI_NUMERICHOST | NI_NUMERICSERV) != 0) {
       continue;
     }
-    found.push_back(host_port(host.data(), static_cast<std::uint16_t>(std::stoi(port.data()))));
+    found.push_back({fd, host.data(), static_cast<std::uint16_t>(std::stoi(port.data()))});
+  }
+  return found;
+}
+
+std::vector<std::string> listening_addresses() {
+  std::vector<std::string> found;
+  for (const ListeningSocket& each : listening_sockets()) {
+    found.push_back(host_port(each.host, each.port));
   }
   return found;
 }

@@ -17,7 +17,14 @@ std::string host_port(const std::string& host, std::uint16_t port);
 // A non-blocking listening socket on exactly this address, with the longest backlog allowed.
 Fd listen_tcp(const std::string& host, std::uint16_t port);
 std::uint16_t local_port(const Fd& socket);
-// Where this process listens for TCP connections, as host_port() writes it.
+// Where this process listens for TCP connections.
+struct ListeningSocket {
+  int fd = -1;
+  std::string host;
+  std::uint16_t port = 0;
+};
+std::vector<ListeningSocket> listening_sockets();
+// The same, as host_port() writes it.
 std::vector<std::string> listening_addresses();
 
 // The address of ours that packets to this one carry. Sends nothing.

@@ -34,12 +34,24 @@ SpinBudget spin_for(std::size_t nodes_here, const std::optional<Duration>& given
   return {cores ? spin_with_cores : spin_without, spin_without};
 }
 
+// Whom the others let in, should it be the network that carries. Who needs none may have no way.
+template <typename Bind>
+std::vector<os::IpAddress> hosts_of(Bind bind) try {
+  return os::own_ip_addresses(bind());
+} catch (const Error&) {
+  return {};
+}
+
 }  // namespace
 
 std::string Node::encode(const Record& record) {
   Encoder encoder;
   encoder.integer(static_cast<std::uint8_t>(record.transport));
   encoder.string(fabric::encode(record.address));
+  encoder.integer(static_cast<std::uint32_t>(record.hosts.size()));
+  for (const os::IpAddress& host : record.hosts) {
+    for (const std::uint8_t byte : host.bytes) encoder.integer(byte);
+  }
   return std::move(encoder).bytes();
 }
 
@@ -48,6 +60,10 @@ Node::Record Node::decode(const std::string& bytes) {
   Record record;
   record.transport = static_cast<Transport>(decoder.integer<std::uint8_t>());
   record.address = fabric::decode_address(decoder.string());
+  for (auto left = decoder.integer<std::uint32_t>(); left > 0; --left) {
+    os::IpAddress& host = record.hosts.emplace_back();
+    for (std::uint8_t& byte : host.bytes) byte = decoder.integer<std::uint8_t>();
+  }
   decoder.end();
   return record;
 }
@@ -92,7 +108,10 @@ void Node::meet_the_others(const NodeOptions& options) {
   shm.secret = membership_.secret();
   shm.pool = pool_;
   fabrics.push_back(fabric::make_shm_fabric(std::move(shm)));
-  record_ = {options.transport, fabrics.front()->address()};
+  const auto bind = [&] {
+    return options.bind.empty() ? os::address_towards(job_.host, job_.port) : options.bind;
+  };
+  record_ = {options.transport, fabrics.front()->address(), hosts_of(bind)};
   membership_.join(encode(record_), options.deadline);
   membership_.wait_for_all(options.deadline);
 
@@ -103,7 +122,12 @@ void Node::meet_the_others(const NodeOptions& options) {
     fabric::UcxOptions network;
     network.identity = record_.address.identity;
     network.secret = membership_.secret();
-    network.bind = options.bind.empty() ? os::address_towards(job_.host, job_.port) : options.bind;
+    network.bind = bind();
+    network.ports = {options.first_port, options.last_port};
+    network.hosts.emplace();
+    for (const Record& each : others_) {
+      network.hosts->insert(network.hosts->end(), each.hosts.begin(), each.hosts.end());
+    }
     fabrics.push_back(fabric::make_ucx_fabric(network));
     membership_.publish_address(fabric::encode(fabrics.back()->address()), options.deadline);
   }

@@ -10,6 +10,7 @@
 #include "base/ticker.h"
 #include "fabric/fabric.h"
 #include "fabric/pool.h"
+#include "os/ip_address.h"
 #include "push_pull/link.h"
 #include "push_pull/loop.h"
 #include "push_pull/membership.h"
@@ -49,6 +50,7 @@ class Node : private Loop::Events {
   struct Record {
     Transport transport{};
     fabric::Address address;
+    std::vector<os::IpAddress> hosts;  // that it may call from
   };
   static std::string encode(const Record& record);
   static Record decode(const std::string& bytes);

@@ -15,6 +15,7 @@
 #include "base/log.h"
 #include "bus/daemon.h"
 #include "bus/halt.h"
+#include "fabric/port_range.h"
 #include "os/fd.h"
 #include "tensorbus/store.h"
 #include "tools/commands.h"
@@ -30,6 +31,7 @@ struct Options {
   std::string queue;
   std::string state;
   std::string bind;
+  std::string ports;
   std::string halt_file;
   int spawn = 1;
   double timeout = 60;
@@ -83,6 +85,7 @@ int serve(const Options& options) {
   daemon.queue_path = path_for(options.queue, options.rank, bus::default_queue_path(options.rank));
   daemon.state_path = path_for(options.state, options.rank, bus::default_state_path(options.rank));
   daemon.bind = options.bind;
+  daemon.ports = fabric::parse_port_range(options.ports);
   if (!options.halt_file.empty()) daemon.reached = bus::halt_where_told(options.halt_file);
   bus::Daemon agent(store, daemon, deadline);
 
@@ -164,6 +167,7 @@ int run_agents(Options options) {
   }
   if (options.bind.empty()) options.bind = config::variable("TENSORBUS_BIND").value_or("");
   check(options);
+  fabric::parse_port_range(options.ports);
   return options.spawn == 1 ? serve(options) : serve_several(options);
 }
 
@@ -191,6 +195,9 @@ void add_agent(CLI::App& app, Run& run) {
   command->add_option("--bind", options->bind,
                       "Address of this machine on which agents of other hosts reach this one "
                       "(default: $TENSORBUS_BIND; without: this host only)");
+  command->add_option("--ports", options->ports,
+                      "Ports A-B that may be listened on there; some more than agents (default: "
+                      "$TENSORBUS_PORTS; without: any)");
   // Not shown: for tests of failures.
   command->add_option("--halt-file", options->halt_file)->group("");
   command->add_option("--spawn", options->spawn, "Start this many agents, counting up from --rank")

@@ -19,6 +19,7 @@ namespace {
 
 struct Options {
   std::string bind;
+  std::string ports;
   std::string peer;
   bool json = false;
 };
@@ -64,7 +65,7 @@ int examine(const Options& options) {
   look_at_machine(findings);
   look_at_limits(findings);
   look_at_shared_memory(findings);
-  look_at_network(findings, bind);
+  look_at_network(findings, bind, fabric::parse_port_range(options.ports));
   if (!options.peer.empty()) look_at_peer(findings, peer_bytes(options.peer), bind);
   look_at_settings(findings);
   std::cout << (options.json ? to_json(findings) + "\n" : to_text(findings));
@@ -127,6 +128,8 @@ void add_doctor(CLI::App& app, Run& run) {
       app.add_subcommand("doctor", "Look at this machine: limits, UCX, who can be reached and how");
   command->add_option("--bind", options->bind,
                       "Address to listen on for other hosts (default: $TENSORBUS_BIND)");
+  command->add_option("--ports", options->ports,
+                      "Ports A-B to listen on there (default: $TENSORBUS_PORTS)");
   command
       ->add_option("--peer", options->peer,
                    "Address or descriptor of a peer, as a file or in hexadecimal digits: which "

@@ -21,12 +21,14 @@ using State = Finding::State;
 using fabric::Address;
 
 // Starts the network fabric and looks where it listens.
-Finding try_to_listen(const std::string& bind) {
+Finding try_to_listen(const std::string& bind, const fabric::PortRange& ports) {
   Finding finding{"network", "listens", ""};
   try {
     fabric::UcxOptions options;
     options.identity = {os::host_key(), ::getpid(), os::own_start_time(), random_id(), "doctor"};
     options.bind = bind;
+    options.ports = ports;
+    options.hosts.emplace();
     const std::vector<std::string> before = os::listening_addresses();
     const auto fabric = fabric::make_ucx_fabric(options);
     std::vector<std::string> after = os::listening_addresses();
@@ -67,7 +69,7 @@ std::vector<Address> addresses_in(const std::string& bytes) {
 
 }  // namespace
 
-void look_at_network(Findings& findings, const std::string& bind) {
+void look_at_network(Findings& findings, const std::string& bind, const fabric::PortRange& ports) {
   const fabric::UcxReport report = fabric::ucx_report();
   if (report.version.empty()) {
     findings.push_back({"network", "UCX", "none", State::note, fabric::describe_ucx()});
@@ -86,9 +88,16 @@ void look_at_network(Findings& findings, const std::string& bind) {
                         "address that \"ip address\" shows"});
     return;
   }
-  findings.push_back(try_to_listen(bind));
-  findings.push_back({"network", "trust", "for trusted networks only", State::note,
-                      "crafted bytes on UCX's port can crash a process; keep strangers out of it"});
+  findings.push_back(try_to_listen(bind, ports));
+  const fabric::PortRange allowed = effective(ports);
+  findings.push_back({"network", "ports", to_string(allowed),
+                      allowed.any() ? State::note : State::fine,
+                      allowed.any() ? "to open a firewall give --ports, or set TENSORBUS_PORTS, "
+                                      "with one port for each process"
+                                    : ""});
+  findings.push_back({"network", "admits", "hosts of ranks in the directory", State::note,
+                      "crafted bytes on UCX's port can crash a process: trust those hosts. An "
+                      "endpoint admits everybody; keep strangers out of its port"});
 }
 
 void look_at_peer(Findings& findings, const std::string& peer, const std::string& bind) {

@@ -291,7 +291,7 @@ class Buses:
 
     def client(self) -> Any:
         self.made += 1
-        return _core.BusClient(self.store, self.made, "house", "", SOON)
+        return _core.BusClient(self.store, self.made, "house", "", (0, 0), SOON)
 
     def paths(self) -> tuple[str, str]:
         self.made += 1
@@ -343,7 +343,10 @@ class Buses:
             "BusTransfer.fd": lambda: (self.over(),),
             "~BusTransfer": lambda: (self.over(),),
             "BusClient.__init__": lambda: (*self.paths(), "house", 0, 0.0),
-            "BusClient.__init__ 1": lambda: (self.store, 1000 + self.made, "house", "", SOON),
+            "BusClient.__init__ 1": lambda: (
+                *(self.store, 1000 + self.made),
+                *("house", "", (0, 0), SOON),
+            ),
             "~BusClient": lambda: (self.client(),),
             "BusClient.init_pair": lambda: (
                 left, "pair", "a", "b", 1, None, [], None, False, SOON,
