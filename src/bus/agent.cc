@@ -44,15 +44,7 @@ void Agent::step(TimePoint now) {
     for (const auto& [key, batch] : batches_) changed_.insert(key.first);
     for (const Submission& submission : std::exchange(deferred_, {})) dispatch(submission);
   }
-  if (const auto changed = std::exchange(changed_, {}); !changed.empty()) {
-    for (const auto& [key, batch] : batches_) {
-      if (changed.contains(key.first)) batch->update();
-    }
-    for (const auto& batch : ending_) {
-      if (changed.contains(batch->key().batch)) batch->update();
-    }
-    retry_subscribes();
-  }
+  if (const auto changed = std::exchange(changed_, {}); !changed.empty()) update_batches(changed);
   for (auto& [end, here] : pairs_) end_waiting(here);
   std::erase_if(deferred_, [&](const Submission& each) {
     if (each.deadline.at() > now) return false;
@@ -80,6 +72,19 @@ void Agent::fail(const Status& why) noexcept {
                     fmt::format("the agent of rank {} has failed: {}", rank(), why.message)};
   log::error("bus: {}", said.message);
   parts_.channel.fail(said);
+}
+
+// A change of a generation is looked at when it comes, with the registrations of that moment: an
+// agent that stood still hears at once of a beginning, of who left after how many rounds, and of
+// what that rank registered next.
+void Agent::update_batches(const std::set<std::string>& changed) {
+  for (const auto& [key, batch] : batches_) {
+    if (changed.contains(key.first)) batch->update();
+  }
+  for (const auto& batch : ending_) {
+    if (changed.contains(batch->key().batch)) batch->update();
+  }
+  retry_subscribes();
 }
 
 // One after the other: others would take a registration that is replaced before it has left for
@@ -169,7 +174,7 @@ void Agent::take(const DirectoryEvent& event) {
     if (std::holds_alternative<PairKey>(*key)) changed_pairs_ = true;
     if (const auto* batch = std::get_if<BatchKey>(&*key)) changed_.insert(batch->batch);
     if (const auto* generation = std::get_if<GenerationKey>(&*key)) {
-      changed_.insert(generation->batch);
+      update_batches({generation->batch});
     }
   } else if (const auto* lost = std::get_if<LeaseLost>(&event)) {
     log::warn("bus: rank {} was taken for dead: {}; it joins anew", rank(), lost->reason.message);

@@ -91,6 +91,7 @@ class Agent {
   void write_state();
   void forget(const std::string& key) noexcept;
   void end_session(std::uint64_t session, const Status& why, Batch::Manner manner);
+  void update_batches(const std::set<std::string>& changed);
   void announce_batches();
   std::uint64_t incarnation(std::uint64_t session);
   void lease_lost();
