@@ -454,10 +454,8 @@ void bind_bus(nb::module_& module) {
              "Where the commands of this rank's agent are unless somebody says otherwise.");
   module.def("default_state_path", &bus::default_state_path, nb::arg("rank"),
              "Where the state of this rank's agent is unless somebody says otherwise.");
-  module.def(
-      "open_agent_file",
-      [](const std::string& path) { return bus::open_lmdb_file_to_look(path).release(); },
-      nb::arg("path"), "A descriptor of an agent's file, checked, that the caller closes.");
+  module.def("check_agent_file", &bus::check_lmdb_file, nb::arg("file"), nb::arg("path"),
+             "Raises unless the open file is an agent's of this user, and whole.");
   module.def("semaphore_name", &bus::semaphore_name, nb::arg("command_type"),
              nb::arg("context_id"));
   module.def(

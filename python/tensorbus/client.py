@@ -147,12 +147,14 @@ class TensorBusClient:
                 raise RuntimeError(
                     "looking into an agent's state needs the lmdb package: pip install lmdb"
                 ) from None
-            checked = _core.open_agent_file(self.agent_state_lmdb_path)
+            look = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK
+            file = os.open(self.agent_state_lmdb_path, look)
             try:
-                same = f"/proc/self/fd/{checked}"
+                _core.check_agent_file(file, self.agent_state_lmdb_path)
+                same = f"/proc/self/fd/{file}"
                 env = lmdb.open(same, subdir=False, readonly=True, lock=False)
             finally:
-                os.close(checked)
+                os.close(file)
             self._state = env, env.open_db(create=False)
         return self._state
 

@@ -43,9 +43,9 @@ constexpr std::size_t transaction_offset = meta_offset + 24 + 2 * 48 + 8;
   throw Error(Code::failed, path + " " + why);
 }
 
-void check_ours(const os::Fd& file, const std::string& path) {
+void check_ours(int file, const std::string& path) {
   struct stat info {};
-  if (::fstat(file.get(), &info) != 0) os::throw_errno(path);
+  if (::fstat(file, &info) != 0) os::throw_errno(path);
   if (!S_ISREG(info.st_mode)) refuse(path, "is not a regular file; give another path");
   if (info.st_uid != ::geteuid()) {
     refuse(path, fmt::format("belongs to user {}, not to us (user {}); give another path",
@@ -86,12 +86,12 @@ void take_lock(const os::Fd& file, const std::string& path) {
 
 // Empty, or whole as its own first page says: a file that is shorter than that would be a SIGBUS.
 // True if there is something in it.
-bool check_whole(const os::Fd& file, const std::string& path) {
+bool check_whole(int file, const std::string& path) {
   struct stat info {};
-  if (::fstat(file.get(), &info) != 0) os::throw_errno(path);
+  if (::fstat(file, &info) != 0) os::throw_errno(path);
   if (info.st_size == 0) return false;
   std::array<char, 512> page{};
-  const ssize_t got = ::pread(file.get(), page.data(), page.size(), 0);
+  const ssize_t got = ::pread(file, page.data(), page.size(), 0);
   Meta meta{};
   std::memcpy(&meta, page.data() + meta_offset, sizeof meta);
   if (got != static_cast<ssize_t>(page.size()) || meta.magic != lmdb_magic || meta.version != 1 ||
@@ -102,8 +102,8 @@ bool check_whole(const os::Fd& file, const std::string& path) {
   }
   std::array<char, 512> second{};
   const auto second_at = static_cast<off_t>(meta.page_size);
-  const bool has_second = ::pread(file.get(), second.data(), second.size(), second_at) ==
-                          static_cast<ssize_t>(second.size());
+  const bool has_second =
+      ::pread(file, second.data(), second.size(), second_at) == static_cast<ssize_t>(second.size());
   std::uint64_t transactions = 0;
   for (const auto* each : {page.data(), second.data()}) {
     std::uint64_t number = 0;
@@ -116,7 +116,7 @@ bool check_whole(const os::Fd& file, const std::string& path) {
   }
   if (transactions == 0 && static_cast<std::uint64_t>(info.st_size) <= 2 * meta.page_size) {
     // Its maker died between two steps of making it.
-    if (::ftruncate(file.get(), 0) != 0) os::throw_errno(path);
+    if (::ftruncate(file, 0) != 0) os::throw_errno(path);
     return false;
   }
   refuse(path, fmt::format("is cut short: {} of {} bytes are left (or another program made it); "
@@ -176,10 +176,10 @@ class Transaction {
 
 LmdbFile::LmdbFile(std::string path, std::string kind, std::size_t bytes)
     : path_(std::move(path)), kind_(std::move(kind)), bytes_(bytes), file_(open_or_create(path_)) {
-  check_ours(file_, path_);
+  check_ours(file_.get(), path_);
   take_lock(file_, path_);
   try {
-    if (check_whole(file_, path_)) {
+    if (check_whole(file_.get(), path_)) {
       open_environment();
       check_header();
     }
@@ -343,17 +343,16 @@ void LmdbFile::fail(const std::string& what, int error) const {
                             damaged ? "; it is damaged: move it away to start empty" : ""));
 }
 
-os::Fd open_lmdb_file_to_look(const std::string& path) {
-  os::Fd file(::open(path.c_str(), O_RDONLY | O_CLOEXEC | O_NOFOLLOW | O_NONBLOCK));
-  if (!file) throw Error(Code::failed, os::errno_message(path, errno));
+void check_lmdb_file(int file, const std::string& path) {
   check_ours(file, path);
   if (!check_whole(file, path)) refuse(path, "is empty: no agent has written to it");
-  return file;
 }
 
 std::optional<std::string> look_into_lmdb_file(const std::string& path, const std::string& kind,
                                                const std::string& key) noexcept try {
-  const os::Fd file = open_lmdb_file_to_look(path);
+  const os::Fd file(::open(path.c_str(), O_RDONLY | O_CLOEXEC | O_NOFOLLOW | O_NONBLOCK));
+  if (!file) return std::nullopt;
+  check_lmdb_file(file.get(), path);
   const std::string same = "/proc/self/fd/" + std::to_string(file.get());
   MDB_env* environment = nullptr;
   if (mdb_env_create(&environment) != 0) return std::nullopt;

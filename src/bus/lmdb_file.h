@@ -63,9 +63,10 @@ class LmdbFile {
 };
 
 // To look at what an agent has written, with the checks that it makes itself: whoever maps a file
-// of another user can be killed by it (SIGBUS when it is cut). Map what this descriptor names
-// (/proc/self/fd), not the path again. Throws Error(failed).
-os::Fd open_lmdb_file_to_look(const std::string& path);
+// of another user can be killed by it (SIGBUS when it is cut). Opened with O_NOFOLLOW and
+// O_NONBLOCK; map what the descriptor names (/proc/self/fd), not the path again. Throws
+// Error(failed).
+void check_lmdb_file(int file, const std::string& path);
 
 // For messages about an agent that does not answer: one entry of its file, without locks and
 // whatever is wrong with it (then nothing).

@@ -135,8 +135,9 @@ class StoreDirectory final : public Directory {
       wake_.wait_for(lock, options_.look_at_lease_every,
                      [this] { return stopping_ || !requests_.empty(); });
       // Who leaves does not wait for a store that is away.
-      const bool hopeless = unreachable_ || ends_by_.expired();
-      if (stopping_ && (requests_.empty() || hopeless)) return std::nullopt;
+      if (stopping_ && (requests_.empty() || unreachable_ || ends_by_.expired())) {
+        return std::nullopt;
+      }
       if (requests_.empty()) continue;
       Request request = std::move(requests_.front());
       requests_.pop_front();
@@ -165,6 +166,7 @@ class StoreDirectory final : public Directory {
         if (repeated) tell_reachable(why);
       }
       pause(options_.between_tries);
+      if (stopping()) return false;
     }
   }
 

@@ -274,7 +274,8 @@ void ShmCore::on_proof(const PeerPtr& peer, std::string_view proof, std::vector<
   if (fds.size() != 1) throw Error(Code::failed, "it sent no memory for the connection");
   peer->link = std::make_unique<ShmLink>(fds.front(), ShmLink::Side::acceptor);
   const std::string answer = acceptor_proof(options_.secret, peer->hello, peer->challenge);
-  post(peer, packet(PacketKind::accept, answer), std::make_shared<os::Fd>(doorbell_.duplicate()));
+  post(peer, packet(PacketKind::accept, answer),
+       std::make_shared<os::Fd>(os::duplicate_to_send(doorbell_.get())));
   if (peer->stage == ShmPeer::Stage::proving) peer->stage = ShmPeer::Stage::accepting;
 }
 
@@ -288,7 +289,8 @@ void ShmCore::on_accept(const PeerPtr& peer, std::string_view proof, std::vector
       throw Error(Code::denied, "it does not know its own secret; it is not to be trusted");
     }
     // The acceptor's turn: with our doorbell it is up too.
-    post(peer, packet(PacketKind::accept, ""), std::make_shared<os::Fd>(doorbell_.duplicate()));
+    post(peer, packet(PacketKind::accept, ""),
+         std::make_shared<os::Fd>(os::duplicate_to_send(doorbell_.get())));
   }
   come_up(peer);
 }

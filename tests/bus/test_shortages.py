@@ -66,7 +66,7 @@ def register(client: TensorBusClient, tensor: torch.Tensor) -> object:
 
 
 def test_no_memory_for_a_checked_reduction_fails_that_recv_only(threads: Bus) -> None:
-    size = 24 * MIB
+    size = 40 * MIB  # more than malloc ever takes from what it has
     clients = [threads.client(rank) for rank in range(3)]
     together(
         *(lambda c=c: c.init_pair("p", "a", "b", 2, (2,), [Partial()]) for c in clients[:2]),
@@ -80,7 +80,7 @@ def test_no_memory_for_a_checked_reduction_fails_that_recv_only(threads: Bus) ->
     sending = [batch.transfer("send") for batch in batches[:2]]
     batches[2].query_transfer_signal(timeout=20)
     usual = resource.getrlimit(resource.RLIMIT_AS)
-    resource.setrlimit(resource.RLIMIT_AS, (address_space() + size, usual[1]))
+    resource.setrlimit(resource.RLIMIT_AS, (address_space() + 8 * MIB, usual[1]))
     try:
         error = caught(lambda: batches[2].transfer("recv", blocking=True, timeout=None))
     finally:

@@ -177,6 +177,9 @@ class Values:
             "trim_pool": lambda: (),
             "semaphore_name": lambda: ("type", "context"),
             "allow_ptrace": lambda: (os.getpid(),),
+            "default_queue_path": lambda: (0,),
+            "default_state_path": lambda: (0,),
+            "check_agent_file": lambda: (0, "/dev/null"),
             "push_pull_clock": lambda: (),
         }
         for name, (value, arguments) in shards.items():
