@@ -153,7 +153,7 @@ class Batch {
   Generation propose_end(const GenerationKey& key, Generation generation, Rank left,
                          const std::string& why, std::int64_t after = 0);
   void follow_end(const Generation& current);
-  GroupPtr group_of_reader(const BatchMember& reader);
+  GroupPtr group_of_reader(Rank rank, const BatchMember& reader);
   void join(const Generation& generation, const Passage& passage);
   std::vector<TensorView> ordered(const Group& sources) const;
   bool fresh(const Group& group, const Generation* last) const;

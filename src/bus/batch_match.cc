@@ -477,7 +477,7 @@ Batch::Taken Batch::subscribe(const LinkPtr& link, const AgentMessage& message) 
   try {
     const auto reader = context_.catalog.registration(BatchKey{key_.batch, wish.side, wish.reader});
     if (reader == nullptr || reader->registration != wish.registration) return Taken::later;
-    const GroupPtr group = group_of_reader(*reader);
+    const GroupPtr group = group_of_reader(wish.reader, *reader);
     if (group == nullptr) return Taken::later;
     check_tensors(*sending_, *group);
     if (const Status status = may_send(*sending_, *group); !status.ok()) return refuse(status);
@@ -524,13 +524,21 @@ Batch::Taken Batch::follow(const LinkPtr& link, const AgentMessage& message) {
   return Taken::done;
 }
 
-GroupPtr Batch::group_of_reader(const BatchMember& reader) {
+GroupPtr Batch::group_of_reader(Rank rank, const BatchMember& reader) {
   GroupFinding found = find_group(context_.catalog, key_.batch, reader.ends, known_);
-  if (!found.group) return nullptr;
-  if (remote_ != nullptr && remote_->is(*found.group)) return remote_;
   GroupPtr& known = readers_groups_[reader.ends];
-  take(known, found.group);
-  return known;
+  if (found.group) {
+    if (remote_ != nullptr && remote_->is(*found.group)) return remote_;
+    take(known, found.group);
+    return known;
+  }
+  // Others of its side may have done their part and left; it joined them when they were there.
+  for (const GroupPtr& group : {remote_, known}) {
+    if (group == nullptr) continue;
+    const auto then = group->members.find(rank);
+    if (then != group->members.end() && *then->second == reader) return group;
+  }
+  return nullptr;
 }
 
 void Batch::check_registered() {
@@ -541,7 +549,10 @@ void Batch::check_registered() {
   if (!registering_ || !own_ || !remote_ || matched_.empty()) return;
   if (can_recv_.ok()) {
     const auto theirs = context_.catalog.generation({key_.batch, remote_->name});
-    const bool comes = theirs == nullptr || !theirs->ended || fresh(*remote_, theirs.get());
+    // One that somebody has left goes on for those who are joining it.
+    const bool joins = reader_ != nullptr && !reader_->idle();
+    const bool comes =
+        theirs == nullptr || !theirs->ended || joins || fresh(*remote_, theirs.get());
     if (comes && (reader_ == nullptr || !reader_->started())) {
       missing_ = "the senders' generation has not begun";
       if (reader_ != nullptr && theirs != nullptr) {
@@ -553,7 +564,8 @@ void Batch::check_registered() {
   }
   if (can_send_.ok()) {
     const auto ours = context_.catalog.generation({key_.batch, own_->name});
-    const bool comes = ours == nullptr || !ours->ended || fresh(*own_, ours.get());
+    const bool goes_on = source_ != nullptr && ours != nullptr && ours->after > 0;
+    const bool comes = ours == nullptr || !ours->ended || goes_on || fresh(*own_, ours.get());
     if (comes && !stale()) {
       if (source_ == nullptr) {
         missing_ = "the generation has not begun";

@@ -9,7 +9,7 @@ import pytest
 import torch
 from buses import Bus, caught, together
 from links import dtensor, links
-from tensorbus import PeerLostError, Replicate, Shard, TransferType
+from tensorbus import PeerLostError, Replicate, Shard
 from torch_oracle import Placed
 
 ROUNDS = 3
@@ -43,9 +43,9 @@ def test_three_rounds_then_close(threads: Bus, seed: int):
         for whole in wholes:
             if sends:
                 tensor.copy_(placed.local(whole, place))
-                handler.transfer(TransferType.SEND, blocking=True, timeout=20)
+                handler.transfer("send", blocking=True, timeout=20)
             else:
-                handler.transfer(TransferType.RECV, blocking=True, timeout=20)
+                handler.transfer("recv", blocking=True, timeout=20)
                 got[rank].append(tensor.clone())
         handler.close()
         client.close()
