@@ -36,9 +36,9 @@ class Side {
   }
 
   void start() {
-    daemon_ =
-        std::make_unique<Daemon>(connect(StoreUrl::parse(store_)),
-                                 DaemonOptions{rank_, "job", queue_, state_, {}, reached_}, soon());
+    daemon_ = std::make_unique<Daemon>(
+        connect(StoreUrl::parse(store_)),
+        DaemonOptions{rank_, "job", queue_, state_, {}, {}, reached_}, soon());
     thread_ = std::thread([this] {
       try {
         daemon_->run();
