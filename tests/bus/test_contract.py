@@ -27,7 +27,7 @@ TRANSFER = {"transfer_type": REQUIRED, "blocking": False, "timeout": 30.0}
         (
             TensorBusClient.embedded,
             {"store": None, "rank": None, "namespace": None},
-            {"connection_timeout": 30.0, "bind": None},
+            {"connection_timeout": 30.0, "bind": None, "ports": (0, 0)},
         ),
         (
             TensorBusClient.init_pair,

@@ -69,9 +69,13 @@ def test_who_sends_on_is_told_who_has_ended_it(bus: Bus):
         lambda: engine.recv_state_dict("x", {"w": torch.zeros(3)}),
     )
     trainers[1].close()
-    error = caught(lambda: trainers[0].send_state_dict("x", sent))
-    assert isinstance(error, PeerLostError | RuntimeError)
-    assert "rank 1 has ended it after round 1" in str(error)
+    # The engine leaves, too, and may be heard of first: such a send finds it lost, or finds nobody.
+    said = ""
+    while "has ended it" not in said:
+        error = caught(lambda: trainers[0].send_state_dict("x", sent))
+        assert error is None or isinstance(error, PeerLostError | RuntimeError)
+        said = str(error)
+    assert "rank 1 has ended it after round 1" in said
 
 
 @pytest.mark.proves("B3.5")

@@ -210,10 +210,3 @@ def test_what_is_not_in_memory_is_named(ends: Ends):
     nowhere = {"a": torch.ones(1), "b": {"c": torch.empty(2, device="meta")}}
     assert '"b.c"' in refused(ends.trainer, nowhere)
     assert '"b.c"' in refused(ends.engine, nowhere)
-
-
-def test_every_tensor_on_a_mesh_without_this_rank_is_named(ends: Ends):
-    one = dtensor(torch.ones(2), [4], [0, 1], [("S", 0)], 0)
-    there = [dtensor(torch.ones(2), [4], [0, 1], [("S", 0)], 5) for _ in range(2)]
-    text = refused(ends.trainer, {"a": there[0], "b": one, "c": there[0], "d": there[1]})
-    assert [name in text for name in ('"a"', '"b"', '"c"', '"d"')] == [True, False, True, True]
