@@ -173,6 +173,8 @@ def test_a_group_dies_and_returns_with_another_size(threads: Bus, start_python: 
         engines.start(ranks, size)
         while not all(engines.processes[rank].has_line(0) for rank in ranks):
             send()
+            # Another size is refused while the store still has those who died.
+            engines.start([rank for rank in ranks if not engines.processes[rank].is_alive()], size)
 
     engines.start([1, 2], 2)
     send()
