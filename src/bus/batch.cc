@@ -75,6 +75,9 @@ void Batch::transfer(CommandId id, const Transfer& transfer, Deadline deadline) 
     return answer(id, possible);
   }
   if (sends && stale()) return answer(id, ended_);
+  if (const Status refused = sends ? Status{} : sender_refuses(); !refused.ok()) {
+    return answer(id, refused);
+  }
   Queued queued{id, transfer.direction, transfer.ticket, deadline};
   queued.version = transfer.version;
   if (sends) queued.round = ++last_round_;

@@ -137,6 +137,7 @@ class Batch {
   // batch_match.cc
   bool one_way(Direction direction) const noexcept;
   void look_at_groups();
+  Status sender_refuses();
   void find_groups();
   KnownFailures others() const;
   bool waits_for_others_to_change() const;

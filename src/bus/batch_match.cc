@@ -126,6 +126,24 @@ void Batch::look_at_groups() {
   } catch (const Error&) {
     if (registering_) throw;
   }
+  const auto is_recv = [](const Queued& each) { return each.direction == Direction::recv; };
+  if (!std::ranges::any_of(queue_, is_recv)) return;
+  if (const Status refused = sender_refuses(); !refused.ok()) {
+    fail_queue(Direction::recv, refused, std::nullopt);
+  }
+}
+
+// Why a sender takes no part any more, if its refusal was not told yet.
+Status Batch::sender_refuses() {
+  for (const End& end : remote_ends(record_)) {
+    for (const auto& [rank, member] : context_.catalog.members(end)) {
+      const auto batch = context_.catalog.registration(key_.batch, end, rank);
+      if (batch == nullptr || !batch->refused) continue;
+      if (!disputed_.insert({rank, batch->registration}).second) continue;
+      return failure_of(key_.batch, rank, *batch);
+    }
+  }
+  return {};
 }
 
 // All registrations of the groups but our own.

@@ -94,6 +94,11 @@ std::vector<End> remote_ends(const BatchMember& member) {
   return ends;
 }
 
+Status failure_of(const std::string& batch, Rank rank, const BatchMember& member) {
+  return {Code::invalid_argument,
+          fmt::format("batch \"{}\": rank {} failed: {}", batch, rank, member.failed)};
+}
+
 GroupFinding find_group(const Catalog& catalog, const std::string& batch,
                         const std::vector<End>& ends, const KnownFailures& known) {
   Group group;
@@ -122,9 +127,7 @@ GroupFinding find_group(const Catalog& catalog, const std::string& batch,
         continue;
       }
       if (!member->failed.empty()) {
-        throw FailedElsewhere(
-            Code::invalid_argument,
-            fmt::format("batch \"{}\": rank {} failed: {}", batch, rank, member->failed));
+        throw FailedElsewhere(failure_of(batch, rank, *member));
       }
       const auto [at, fresh] = group.members.emplace(rank, member);
       if (!fresh && at->second != member) {

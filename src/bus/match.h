@@ -44,6 +44,9 @@ struct GroupFinding {
 GroupFinding find_group(const Catalog& catalog, const std::string& batch,
                         const std::vector<End>& ends, const KnownFailures& known = {});
 
+// What others are told of a registration that failed.
+Status failure_of(const std::string& batch, Rank rank, const BatchMember& member);
+
 // The ends that a registration faces.
 std::vector<End> remote_ends(const BatchMember& member);
 

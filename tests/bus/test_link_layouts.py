@@ -182,7 +182,7 @@ def test_a_sharded_model_under_torchrun(threads: Bus, start_program: Start, tmp_
 
 @pytest.mark.proves("B6.6")
 def test_a_rank_outside_of_a_mesh_holds_nothing_of_its_tensors(bus):
-    """Ranks 0 and 1 have "w", 0 to 2 have "b", rank 2 stands in the second mesh of "r" alone."""
+    """Trainers 0 and 1 have "w", all three have "b"; of the engines the second has nothing."""
     whole = torch.arange(12.0).reshape(4, 3)
     trainers, engines = links(bus, "t", "e", [0, 1, 2]), links(bus, "e", "t", [3, 4])
 
