@@ -582,8 +582,7 @@ void Batch::check_registered() {
   }
   if (can_send_.ok()) {
     const auto ours = context_.catalog.generation({key_.batch, own_->name});
-    const bool goes_on = source_ != nullptr && ours != nullptr && ours->after > 0;
-    const bool comes = ours == nullptr || !ours->ended || goes_on || fresh(*own_, ours.get());
+    const bool comes = ours == nullptr || !ours->ended || fresh(*own_, ours.get());
     if (comes && !stale()) {
       if (source_ == nullptr) {
         missing_ = "the generation has not begun";
