@@ -241,7 +241,7 @@ os::Fd Pool::share(std::uint64_t number) const {
 
 os::Fd Pool::lend(std::uint64_t number) const {
   const std::lock_guard lock(state_->mutex);
-  return os::duplicate(state_->segment_numbered(number).file);
+  return os::duplicate(state_->segment_numbered(number).file.get());
 }
 
 std::shared_ptr<std::byte> Pool::adopt(os::Fd file) {

@@ -275,7 +275,7 @@ void ShmCore::on_proof(const PeerPtr& peer, std::string_view proof, std::vector<
   peer->link = std::make_unique<ShmLink>(fds.front(), ShmLink::Side::acceptor);
   const std::string answer = acceptor_proof(options_.secret, peer->hello, peer->challenge);
   post(peer, packet(PacketKind::accept, answer),
-       std::make_shared<os::Fd>(os::duplicate_to_send(doorbell_.get())));
+       std::make_shared<os::Fd>(os::duplicate(doorbell_.get())));
   if (peer->stage == ShmPeer::Stage::proving) peer->stage = ShmPeer::Stage::accepting;
 }
 
@@ -290,7 +290,7 @@ void ShmCore::on_accept(const PeerPtr& peer, std::string_view proof, std::vector
     }
     // The acceptor's turn: with our doorbell it is up too.
     post(peer, packet(PacketKind::accept, ""),
-         std::make_shared<os::Fd>(os::duplicate_to_send(doorbell_.get())));
+         std::make_shared<os::Fd>(os::duplicate(doorbell_.get())));
   }
   come_up(peer);
 }

@@ -65,7 +65,7 @@ void ShmCore::on_attach(const PeerPtr& peer, std::string_view body) {
     Encoder encoder;
     encoder.integer(request);
     post(peer, packet(PacketKind::lender, encoder.bytes()),
-         std::make_shared<os::Fd>(os::duplicate(lender->pidfd())));
+         std::make_shared<os::Fd>(os::duplicate(lender->pidfd().get())));
   }
   std::string_view rest = table.bytes;
   do {

@@ -14,8 +14,8 @@ void Fd::reset() noexcept {
   if (fd_ >= 0) ::close(std::exchange(fd_, -1));
 }
 
-Fd duplicate(const Fd& fd) {
-  Fd copy(::fcntl(fd.get(), F_DUPFD_CLOEXEC, 0));
+Fd duplicate(int fd) {
+  Fd copy(::fcntl(fd, F_DUPFD_CLOEXEC, 0));
   if (!copy) throw_errno("cannot duplicate a descriptor");
   return copy;
 }

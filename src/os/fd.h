@@ -21,14 +21,12 @@ class Fd {
   int get() const noexcept { return fd_; }
   explicit operator bool() const noexcept { return fd_ >= 0; }
   void reset() noexcept;
-  // The caller closes it.
-  int release() noexcept { return std::exchange(fd_, -1); }
 
  private:
   int fd_ = -1;
 };
 
-Fd duplicate(const Fd& fd);
+Fd duplicate(int fd);
 
 // "name: what the operating system says (errno 2)".
 std::string errno_message(std::string_view what, int error_number);

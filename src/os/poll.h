@@ -21,8 +21,6 @@ class EventFd {
  public:
   EventFd();
   int get() const noexcept { return fd_.get(); }
-  // For another process, which signals this one.
-  Fd duplicate() const { return os::duplicate(fd_); }
   void signal() noexcept;
   // Back to not ready.
   void drain() noexcept;

@@ -148,12 +148,6 @@ uid_t overflow_uid() {
   return uid;
 }
 
-Fd duplicate_to_send(int fd) {
-  Fd copy(::fcntl(fd, F_DUPFD_CLOEXEC, 0));
-  if (!copy) throw_errno("cannot duplicate a descriptor");
-  return copy;
-}
-
 Transfer send_packet(const Fd& socket, std::string_view bytes, const std::vector<int>& fds) {
   if (bytes.size() > most_packet_bytes || fds.size() > most_passed_fds) {
     throw Error(Code::invalid_argument, "a packet is too large");

@@ -39,9 +39,6 @@ struct Credentials {
 Credentials peer_credentials(const Fd& socket);
 uid_t overflow_uid();
 
-// One more descriptor of the same thing, to be sent away: what a packet carries is its own.
-Fd duplicate_to_send(int fd);
-
 struct Packet {
   std::string bytes;
   std::vector<Fd> fds;

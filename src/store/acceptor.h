@@ -3,10 +3,10 @@
 #pragma once
 
 #include <cstdint>
-#include <optional>
 #include <string>
 
-#include "base/seldom.h"
+#include "base/clock.h"
+#include "os/shortage.h"
 #include "os/unshared_fd.h"
 
 namespace tensorbus::store {
@@ -21,18 +21,20 @@ class Acceptor {
   // The next client, if one waits and it does not rest.
   os::Fd next();
   // There is a lack of something that a client needs, says this errno.
-  void rest(int lack);
-  std::optional<TimePoint> rests_until() const noexcept { return rests_until_; }
-  void end_rest() noexcept { rests_until_.reset(); }
+  void rest(int lack) { shortage_.begin(lack, now()); }
+  // A client has all that it needs.
+  void welcomed() { shortage_.end(); }
+  bool rests() const noexcept { return rests_until() != TimePoint::max(); }
+  TimePoint rests_until() const noexcept { return shortage_.until(); }
+  // True once when that has come.
+  bool rest_is_over(TimePoint time) noexcept { return shortage_.pause_is_over(time); }
 
   void close() noexcept { listener_.reset(); }
 
  private:
   os::UnsharedFd listener_;
   std::uint16_t port_;
-  std::optional<TimePoint> rests_until_;
-  Seldom lack_is_told_;
-  bool told_ = false;  // of the lack that lasts
+  os::Shortage shortage_{"store"};
 };
 
 }  // namespace tensorbus::store

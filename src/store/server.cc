@@ -219,13 +219,11 @@ class StoreServer::Impl {
   void accept_all() {
     while (os::Fd socket = acceptor_.next()) add(std::move(socket));
     // The listener stays ready while it rests: it would spin.
-    if (acceptor_.rests_until()) watch(acceptor_.get(), listener_number, 0, EPOLL_CTL_MOD);
+    if (acceptor_.rests()) watch(acceptor_.get(), listener_number, 0, EPOLL_CTL_MOD);
   }
 
   void resume_accepting(TimePoint time) {
-    const auto until = acceptor_.rests_until();
-    if (!until || time < *until) return;
-    acceptor_.end_rest();
+    if (!acceptor_.rest_is_over(time)) return;
     watch(acceptor_.get(), listener_number, EPOLLIN, EPOLL_CTL_MOD);
   }
 
@@ -239,6 +237,7 @@ class StoreServer::Impl {
     if (!try_watch(connection->socket.get(), connection->number, EPOLLIN, EPOLL_CTL_ADD)) {
       return acceptor_.rest(errno);
     }
+    acceptor_.welcomed();
     greeting_.push_back(connection->number);
     connections_.emplace(connection->number, std::move(connection));
     accepted_.add();
@@ -275,7 +274,7 @@ class StoreServer::Impl {
     if (const auto lapses = service_.next_lapse()) {
       left = std::min(longest_wait_with_leases, *lapses);
     }
-    if (const auto until = acceptor_.rests_until()) left = std::min(left, *until - time);
+    if (acceptor_.rests()) left = std::min(left, acceptor_.rests_until() - time);
     if (!greeting_.empty()) {
       const auto found = connections_.find(greeting_.front());
       if (found == connections_.end()) return {};
