@@ -169,6 +169,9 @@ class Store {
   // Counts this client among the workers that a TCPStore master waits for; nothing elsewhere.
   virtual void join(Deadline deadline) = 0;
 
+  // The server was in this process, which has stopped it: that it is gone is no news.
+  virtual bool server_ended_here() const noexcept { return false; }
+
   // Ends every blocked call with Error(cancelled). With `cleanup`, revokes this client's leases, so
   // that their keys vanish now and not when they lapse. Further calls fail.
   virtual void close(bool cleanup) noexcept = 0;

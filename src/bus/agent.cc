@@ -180,14 +180,16 @@ void Agent::take(const DirectoryEvent& event) {
     log::warn("bus: rank {} was taken for dead: {}; it joins anew", rank(), lost->reason.message);
     lease_lost();
   } else if (const auto* reachable = std::get_if<Reachable>(&event)) {
-    unreachable_ = reachable->status;
-    if (unreachable_.ok()) {
+    context_.store_is_away = reachable->status;
+    if (reachable->status.ok()) {
       log::info("bus: rank {} reaches the store again", rank());
+    } else if (reachable->status.code == Code::cancelled) {
+      log::info("bus: rank {}: {}", rank(), reachable->status.message);
     } else {
       log::warn(
           "bus: rank {}: the store cannot be reached: {}; transfers go on, but nobody can join or "
           "register until it answers",
-          rank(), unreachable_.message);
+          rank(), reachable->status.message);
     }
   } else if (const auto* refused = std::get_if<Refused>(&event)) {
     record_refused(*refused);

@@ -140,7 +140,6 @@ class Agent {
   std::vector<Held> held_;            // subscriptions that cannot be answered yet
   std::set<std::string> changed_;     // batches whose records changed
   bool changed_pairs_ = false;
-  Status unreachable_;  // the store
   const std::uint64_t incarnation_;
   bool seen_self_ = false;
   Status replaced_;  // another agent has this rank now

@@ -124,7 +124,9 @@ void Agent::end_waiting(PairHere& here) {
     if (each.second.at() > context_.now) return false;
     const Verdict verdict = assess(catalog_, here.pair, here.known);
     std::string missing = verdict.missing;
-    if (!unreachable_.ok()) missing += "; the store cannot be reached: " + unreachable_.message;
+    if (const Status& away = context_.store_is_away; !away.ok()) {
+      missing += "; the store cannot be reached: " + away.message;
+    }
     fail(each.first,
          {Code::timeout, fmt::format("pair \"{}\" is not complete: {}", here.pair.pair, missing)});
     ended = true;

@@ -314,7 +314,7 @@ void Batch::step() {
   if (reader_ends_after_ && !closing_ && !reader_->goes_on(*reader_ends_after_)) update();
   answer_queries();
   if (registering_) check_registered();
-  if (leaving_ && context_.now >= leaves_by_) withdraw();
+  if (leaving_ && (context_.now >= leaves_by_ || !context_.store_is_away.ok())) withdraw();
   if (over() && close_id_) answer(*std::exchange(close_id_, std::nullopt), Status{});
 }
 

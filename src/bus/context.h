@@ -52,6 +52,7 @@ struct Context {
   std::function<std::uint64_t()> random;
   std::function<void(Step)> reached;  // may be empty
   TimePoint now{};
+  Status store_is_away{};  // and why, or ok
 
   void at(Step step) const {
     if (reached) reached(step);

@@ -32,6 +32,8 @@ struct CompareAndSet {
 };
 using Request = std::variant<Publish, Withdraw, CompareAndSet>;
 
+const Status ended_here{Code::cancelled, "this process has stopped its store"};
+
 class StoreDirectory final : public Directory {
  public:
   StoreDirectory(std::shared_ptr<Store> store, StoreDirectoryOptions options)
@@ -163,7 +165,7 @@ class StoreDirectory final : public Directory {
         }
         if (stopping()) return false;
         // Told when it lasts: who ends together with its store has nobody to tell.
-        if (repeated) tell_reachable(why);
+        if (repeated) tell_reachable(store_->server_ended_here() ? ended_here : why);
       }
       pause(options_.between_tries);
       if (stopping()) return false;

@@ -32,6 +32,7 @@ class RemoteStore final : public RequestStore {
 
   std::string url() const override;
   std::unique_ptr<Watch> watch(const std::string& prefix, bool current, Deadline deadline) override;
+  bool server_ended_here() const noexcept override { return server_ended_here_; }
   void close(bool cleanup) noexcept override;
 
  private:
@@ -71,7 +72,6 @@ class RemoteStore final : public RequestStore {
 
   std::string call(Op op, const std::string& body, Deadline deadline,
                    Cancellation* cancellation) override;
-  bool server_ended_here() const noexcept override { return server_ended_here_; }
   // Until `finished` holds. True, or false at the deadline. Throws on close, cancel and Ctrl-C.
   bool wait_until(Lock& lock, Waiter& self, Deadline deadline,
                   const std::function<bool()>& finished);

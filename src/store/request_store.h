@@ -53,8 +53,6 @@ class RequestStore : public Store {
   // message says what is missing.
   virtual std::string call(Op op, const std::string& body, Deadline deadline,
                            Cancellation* cancellation = nullptr) = 0;
-  // The server was in this process, which has stopped it: that it is gone is no news.
-  virtual bool server_ended_here() const noexcept { return false; }
 
   // What a lease holds, so that it can be published again at a server that has lost it.
   struct LeaseState {

@@ -341,9 +341,6 @@ void Service::tick(TimePoint time, TimePoint lapsed_by) {
     for (const auto& [session, _] : by_session_) sessions_.touch(session, time);
     sessions_.forget_older_than(time - session_memory);
   }
-  counters_.keys.set(engine_.table().records().size());
-  counters_.waits.set(engine_.blocked());
-  counters_.revision.set(engine_.table().revision());
 }
 
 void Service::say_farewell(Connection& connection) const {

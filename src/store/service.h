@@ -50,7 +50,7 @@ class Service final : private Listener {
   void look_at_clock(Duration planned);
   // Lets another server have the journal.
   void release_journal() noexcept { journal_.reset(); }
-  // Writes the journal. What was answered before this may be sent after it.
+  // Writes the journal, and counts. What was answered before this may be sent after it.
   void commit();
 
   // Whether one of the next three has something.

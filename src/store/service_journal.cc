@@ -28,6 +28,9 @@ void Service::replay(const JournalRecord& record) {
 }
 
 void Service::commit() {
+  counters_.keys.set(engine_.table().records().size());
+  counters_.waits.set(engine_.blocked());
+  counters_.revision.set(engine_.table().revision());
   if (!journal_) return;
   journal_->flush();
   if (journal_->wants_compaction()) compact();
