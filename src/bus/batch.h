@@ -143,6 +143,7 @@ class Batch {
   bool waits_for_others_to_change() const;
   void follow_own_generation();
   void follow_their_generation();
+  bool may_join(Rank reader) const;
   void check_registered();
   void fail_registration(const Status& why, bool tell);
   void begin_generation(const Generation& generation);
@@ -171,7 +172,7 @@ class Batch {
   GroupPtr own_;
   GroupPtr remote_;
   GroupPtr sending_;  // ours as the generation's record has it: what region_ is laid out by
-  GroupPtr joined_;   // theirs, when the reader joined it
+  GroupPtr joined_;   // theirs as the generation's record has it: what the reader joins
   std::map<std::vector<End>, GroupPtr> readers_groups_;  // who has subscribed, by its ends
   std::string missing_;
   Status can_send_;  // ok until something is known
@@ -186,6 +187,7 @@ class Batch {
   std::optional<std::int64_t> reader_ends_after_;  // its generation has, after a round to come
   Status ended_;                              // why rounds above the next number cannot be sent
   std::int64_t ends_after_ = 0;               // if it has ended
+  GroupPtr readers_then_;                     // who had registered when it ended
   std::optional<std::string> proposed_over_;  // the record that our last proposal was to replace
 
   std::int64_t last_round_ = 0;  // of the sends that were accepted

@@ -334,6 +334,7 @@ void Batch::end_generation(const Generation& ended) {
   if (!ended_.ok() && ends_after_ <= ended.after) return;
   context_.at(Step::generation_ended);
   ends_after_ = ended.after;
+  readers_then_ = remote_;
   ended_ = {Code::failed,
             fmt::format("batch \"{}\": {}; every sender rank has to register it again", key_.batch,
                         ended.why)};
@@ -404,9 +405,12 @@ void Batch::follow_their_generation() {
   }
   follow_end(seen);
   if ((seen.ended && seen.after == 0) || reader_->started() || !own_) return;
-  // Plans are made from no other registrations.
-  if (!is_of(*remote_, seen)) return;
-  const Passage passage = make_passage(*remote_, *own_, key_.rank);
+  // Plans are made from no other registrations, also when some of them have gone on since.
+  if (joined_ == nullptr || !is_of(*joined_, seen)) {
+    if (!is_of(*remote_, seen)) return;
+    joined_ = remote_;
+  }
+  const Passage passage = make_passage(*joined_, *own_, key_.rank);
   if (!reader_->idle() && reader_->fingerprint() != passage.fingerprint) {
     // Made from older records than the senders have: they would not take it.
     reader_->leave({Code::withdrawn, "the plan has changed"}, std::nullopt);
@@ -438,26 +442,25 @@ void Batch::follow_end(const Generation& current) {
 void Batch::join(const Generation& generation, const Passage& passage) {
   JoinPlan plan;
   plan.batch = key_.batch;
-  plan.group = remote_->name;
+  plan.group = joined_->name;
   plan.generation = generation.number;
   plan.side = key_.side;
   plan.registration = record_.registration;
   plan.fingerprint = passage.fingerprint;
   plan.streams = plan::read_streams(passage.plans, key_.rank, record_.chunk_bytes);
-  plan.targets = ordered(*remote_);
-  joined_ = remote_;
-  for (const auto& [rank, member] : remote_->members) {
+  plan.targets = ordered(*joined_);
+  for (const auto& [rank, member] : joined_->members) {
     const Verify verify = std::max(record_.verify, member->verify);
     if (verify != Verify::off) plan.verify[rank] = verify;
   }
   if (!plan.verify.empty()) {
-    plan.labels = std::make_shared<const std::vector<std::string>>(labels_of(*remote_));
+    plan.labels = std::make_shared<const std::vector<std::string>>(labels_of(*joined_));
   }
   std::set<Rank> far;  // read together with sources on other hosts: all in the same way
   for (const plan::Stream& stream : plan.streams) {
     std::set<std::string> hosts;
     for (const Rank rank : stream.source.ranks) {
-      for (const auto& [end, side] : remote_->sides) {
+      for (const auto& [end, side] : joined_->sides) {
         if (const auto member = context_.catalog.member({end, rank})) {
           plan.sources[rank] = member->address;
         }
@@ -468,8 +471,8 @@ void Batch::join(const Generation& generation, const Passage& passage) {
   }
   if (record_.versioned) {
     // The first sender knows of all readers, also of those who read nothing from it.
-    const Rank rank = first_source(*remote_);
-    const End& end = remote_->sides.begin()->first;
+    const Rank rank = first_source(*joined_);
+    const End& end = joined_->sides.begin()->first;
     if (const auto member = context_.catalog.member({end, rank})) {
       plan.sources.try_emplace(rank, member->address);
     }
@@ -559,6 +562,29 @@ GroupPtr Batch::group_of_reader(Rank rank, const BatchMember& reader) {
   return nullptr;
 }
 
+// Who registers after the end of a generation waits for the next one. So does who has not joined it
+// when one of its senders has left.
+bool Batch::may_join(Rank reader) const {
+  if (ended_.ok()) return true;
+  if (readers_then_ == nullptr || !readers_then_->members.contains(reader)) return false;
+  const auto is_there = [&](const Group& group, Rank rank) {
+    const BatchMember& then = *group.members.at(rank);
+    return std::ranges::any_of(then.ends, [&](const End& end) {
+      const auto now = context_.catalog.registration(key_.batch, end, rank);
+      return now != nullptr && now->failed.empty() && now->registration == then.registration;
+    });
+  };
+  if (!is_there(*readers_then_, reader)) return false;
+  const Passage passage = make_passage(*sending_, *readers_then_, reader);
+  for (const plan::Stream& stream :
+       plan::read_streams(passage.plans, reader, record_.chunk_bytes)) {
+    for (const Rank source : stream.source.ranks) {
+      if (!is_there(*sending_, source)) return false;
+    }
+  }
+  return !record_.versioned || is_there(*sending_, first_source(*sending_));
+}
+
 void Batch::check_registered() {
   if (registering_ && one_way(Direction::send) && stale()) {
     // It is over before it was complete: the next send says so.
@@ -582,7 +608,8 @@ void Batch::check_registered() {
   }
   if (can_send_.ok()) {
     const auto ours = context_.catalog.generation({key_.batch, own_->name});
-    const bool comes = ours == nullptr || !ours->ended || fresh(*own_, ours.get());
+    const bool goes_on = source_ != nullptr;
+    const bool comes = ours == nullptr || !ours->ended || goes_on || fresh(*own_, ours.get());
     if (comes && !stale()) {
       if (source_ == nullptr) {
         missing_ = "the generation has not begun";
@@ -590,7 +617,7 @@ void Batch::check_registered() {
       }
       std::vector<Rank> absent;
       for (const Rank reader : readers_) {
-        if (!source_->has_started(reader)) absent.push_back(reader);
+        if (!source_->has_started(reader) && may_join(reader)) absent.push_back(reader);
       }
       if (!absent.empty()) {
         missing_ = fmt::format("reader rank {} has not subscribed", fmt::join(absent, ", "));

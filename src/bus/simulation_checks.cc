@@ -23,6 +23,7 @@ Checks::Checks(Cluster& cluster, Violate violate)
 
 void Checks::note_registration(std::uint64_t registration, Life life) {
   lives_[registration] = life;
+  life_begun_[life] = steps_;
   newest_[life.rank] = life.number;
   troubled_.insert(life.rank);
 }
@@ -102,7 +103,6 @@ void Checks::on_generation(const GenerationKey& key, const Generation& generatio
         continue;
       }
       begun_.try_emplace(sender.registration, steps_);
-      life_begun_.try_emplace(life->second, steps_);
       const auto [at, fresh] =
           generations_.emplace(life->second, std::pair(key.group, generation.number));
       if (!fresh && at->second != std::pair(key.group, generation.number)) {

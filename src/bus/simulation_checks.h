@@ -99,7 +99,7 @@ class Checks {
   std::set<Rank> troubled_;
   std::set<Rank> lapsed_;
   std::map<Rank, std::uint64_t> deaths_;      // when it last died or lapsed
-  std::map<Life, std::uint64_t> life_begun_;  // when its generation did
+  std::map<Life, std::uint64_t> life_begun_;  // when it registered
   std::map<Life, std::int64_t> left_;         // with the round that it was answered for
   std::map<Rank, std::uint64_t> last_left_;   // when
 

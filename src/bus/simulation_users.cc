@@ -123,7 +123,8 @@ void User::pass_time() {
     }
     if (passed(pending.raises_at)) raise(pending);
     // It alone would still wait for others with the tensors of before.
-    if (phase_ == Phase::enlist && std::exchange(content_, world_.content()) != content_) {
+    if (phase_ == Phase::enlist && content_ != world_.content() && !pending.outdated) {
+      pending.outdated = true;
       end_early(pending, "the user has other tensors now");
     }
   }

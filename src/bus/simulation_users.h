@@ -20,7 +20,6 @@ struct Faults {
   bool lines = false;    // connections break, ranks do not reach each other or the store, or late
   bool slow = false;     // copies take long, queues are full
   bool expires = false;  // deadlines, cancelled calls, workers that take their memory back
-  bool changes = false;  // users change their tensors (not yet clean: not part of all_faults)
 };
 inline constexpr Faults all_faults{true, true, true, true, true, true};
 

@@ -30,7 +30,7 @@ World::World(std::uint64_t seed, const Faults& faults)
   if (faults_.slow && odds(4)) cluster.weather.queue = 2 + cluster.random(3);
   if (faults_.slow && odds(4)) cluster.weather.words = 8 + cluster.random(8);
   two_way_ = odds(3);
-  linked_ = faults_.changes && !two_way_ && odds(2);
+  linked_ = !two_way_ && odds(2);
   make_sides();
   for (UserSide& side : sides_) {
     for (const Rank rank : side.ranks) {

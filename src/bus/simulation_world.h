@@ -64,6 +64,7 @@ class User {
     std::optional<TimePoint> due{};         // its deadline
     std::optional<TimePoint> cancels_at{};
     std::optional<TimePoint> raises_at{};  // the worker's own deadline, whatever the agent does
+    bool outdated = false;                 // a registration of tensors that have changed since
   };
 
   Node& node() const;

@@ -51,7 +51,6 @@ int main(int argc, char** argv) {
   app.add_flag("--lines,!--no-lines", faults.lines, "Connections break, ranks are cut off");
   app.add_flag("--slow,!--no-slow", faults.slow, "Slow copies, full queues");
   app.add_flag("--expires,!--no-expires", faults.expires, "Short deadlines, cancelled calls");
-  app.add_flag("--changes", faults.changes, "Users change their tensors");
   CLI11_PARSE(app, argc, argv);
 
   simulation::Report sum;
