@@ -38,6 +38,7 @@ PARTS: dict[str, list[list[Path | str]]] = {
         program("bus_network_bench"),
         script("bus_gloo.py"),
         script("state_dict.py"),
+        script("registration.py"),
     ],
     "fabric": [program("fabric_bench"), program("fabric_ucx_bench"), script("fabric_gloo.py")],
     "ray": [script("ray_transport.py")],

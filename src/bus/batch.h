@@ -15,6 +15,7 @@
 #include "bus/herald.h"
 #include "bus/match.h"
 #include "bus/reader.h"
+#include "bus/serving.h"
 #include "bus/source.h"
 
 namespace tensorbus::bus {
@@ -101,6 +102,18 @@ class Batch {
     Status why{};                                          // what has ended it early
     TimePoint tell_progress_at = TimePoint::min();         // min before it began
   };
+  struct OwnPassage {
+    OwnPassage(GroupPtr from, GroupPtr to, Rank reader)
+        : sources(std::move(from)),
+          targets(std::move(to)),
+          passage(make_passage(*sources, *targets, reader)) {}
+    bool is_between(const GroupPtr& from, const GroupPtr& to) const noexcept {
+      return from == sources && to == targets;
+    }
+    GroupPtr sources;
+    GroupPtr targets;
+    Passage passage;
+  };
   struct Query {
     CommandId id;
     QuerySignal query;
@@ -155,6 +168,8 @@ class Batch {
   Generation propose_end(const GenerationKey& key, Generation generation, Rank left,
                          const std::string& why, std::int64_t after = 0);
   void follow_end(const Generation& current);
+  std::shared_ptr<Digest> digest_of(const plan::Stream& stream, Verify verify) const;
+  Serving& serving(const GroupPtr& sources, const GroupPtr& targets);
   GroupPtr group_of_reader(Rank rank, const BatchMember& reader);
   void join(const Generation& generation, const Passage& passage);
   std::vector<TensorView> ordered(const Group& sources) const;
@@ -177,6 +192,8 @@ class Batch {
   std::string missing_;
   Status can_send_;  // ok until something is known
   Status can_recv_;
+  std::unique_ptr<Serving> serving_;                     // the last that was asked for
+  std::unique_ptr<OwnPassage> passage_;                  // the last that the reader was to join by
   std::vector<Rank> readers_;                            // of ours, at the side we named
   std::vector<std::pair<Rank, std::uint64_t>> matched_;  // registrations that were checked
   std::unique_ptr<fabric::Region> region_;

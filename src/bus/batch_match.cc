@@ -214,7 +214,7 @@ void Batch::find_groups() {
                          fmt::format("batch \"{}\" goes the other way", key_.batch)};
   if (one_way(Direction::recv)) can_send_ = wrong_way;
   if (one_way(Direction::send)) can_recv_ = wrong_way;
-  readers_ = can_send_.ok() ? readers_of(*own_, *remote_, key_.rank, record_.versioned.has_value())
+  readers_ = can_send_.ok() ? serving(own_, remote_).readers(record_.versioned.has_value())
                             : std::vector<Rank>();
   matched_ = std::move(now);
 }
@@ -410,12 +410,14 @@ void Batch::follow_their_generation() {
     if (!is_of(*remote_, seen)) return;
     joined_ = remote_;
   }
-  const Passage passage = make_passage(*joined_, *own_, key_.rank);
-  if (!reader_->idle() && reader_->fingerprint() != passage.fingerprint) {
+  if (passage_ == nullptr || !passage_->is_between(joined_, own_)) {
+    passage_ = std::make_unique<OwnPassage>(joined_, own_, key_.rank);
+  }
+  if (!reader_->idle() && reader_->fingerprint() != passage_->passage.fingerprint) {
     // Made from older records than the senders have: they would not take it.
     reader_->leave({Code::withdrawn, "the plan has changed"}, std::nullopt);
   }
-  if (reader_->idle() && !reader_->waits()) join(*current, passage);
+  if (reader_->idle() && !reader_->waits()) join(*current, passage_->passage);
 }
 
 // What the end of their generation means for the reader: it goes on up to the last round that all
@@ -500,30 +502,24 @@ Batch::Taken Batch::subscribe(const LinkPtr& link, const AgentMessage& message) 
     if (reader == nullptr || reader->registration != wish.registration) return Taken::later;
     const GroupPtr group = group_of_reader(wish.reader, *reader);
     if (group == nullptr) return Taken::later;
-    check_tensors(*sending_, *group);
+    Serving& serving = this->serving(sending_, group);
     if (const Status status = may_send(*sending_, *group); !status.ok()) return refuse(status);
-    const Passage passage = make_passage(*sending_, *group, wish.reader);
-    if (passage.fingerprint != wish.fingerprint) return Taken::later;
-    const auto streams = plan::read_streams(passage.plans, wish.reader, reader->chunk_bytes);
+    if (serving.fingerprint(wish.reader) != wish.fingerprint) return Taken::later;
+    const auto& streams = serving.to(wish.reader);
+    if (streams.size() != wish.streams.size()) {
+      return refuse(
+          {Code::failed, fmt::format("rank {} reads {} streams from rank {}, not {}", wish.reader,
+                                     streams.size(), key_.rank, wish.streams.size())});
+    }
     std::vector<std::shared_ptr<Digest>> digests;
     std::int64_t bytes = 0;
     const Verify verify = std::max(record_.verify, reader->verify);
     for (std::size_t at = 0; at < streams.size(); ++at) {
-      if (std::ranges::find(streams[at].source.ranks, key_.rank) ==
-          streams[at].source.ranks.end()) {
-        continue;
-      }
-      region_->serve(message.serial + at + 1, streams[at]);
-      bytes += streams[at].payload_bytes;
-      if (verify == Verify::off) continue;
-      const plan::Stream own =
-          streams[at].source.reduces() ? member_stream(streams[at], key_.rank) : streams[at];
-      auto digest = source_->find_digest(own, verify);
-      if (digest == nullptr) {
-        digest = std::make_shared<Digest>(own, Digest::End::source, verify, ordered(*sending_),
-                                          loan_->lender());
-      }
-      digests.push_back(std::move(digest));
+      plan::Stream stream = streams[at];
+      stream.chunk_bytes = reader->chunk_bytes;
+      bytes += stream.payload_bytes;
+      if (verify != Verify::off) digests.push_back(digest_of(stream, verify));
+      region_->serve(stream_number(message.serial, wish.streams[at]), std::move(stream));
     }
     source_->subscribe(link, message.serial, {wish.reader, wish.registration, bytes},
                        region_->number(), std::move(digests));
@@ -531,6 +527,13 @@ Batch::Taken Batch::subscribe(const LinkPtr& link, const AgentMessage& message) 
     return refuse(error.status());
   }
   return Taken::done;
+}
+
+std::shared_ptr<Digest> Batch::digest_of(const plan::Stream& stream, Verify verify) const {
+  const plan::Stream own = stream.source.reduces() ? member_stream(stream, key_.rank) : stream;
+  if (auto known = source_->find_digest(own, verify)) return known;
+  return std::make_shared<Digest>(own, Digest::End::source, verify, ordered(*sending_),
+                                  loan_->lender());
 }
 
 Batch::Taken Batch::follow(const LinkPtr& link, const AgentMessage& message) {
@@ -543,6 +546,14 @@ Batch::Taken Batch::follow(const LinkPtr& link, const AgentMessage& message) {
     herald_->add_follower(link, message.serial);
   }
   return Taken::done;
+}
+
+// The last one is kept: readers of one group come one after the other.
+Serving& Batch::serving(const GroupPtr& sources, const GroupPtr& targets) {
+  if (serving_ == nullptr || !serving_->is_between(sources, targets)) {
+    serving_ = std::make_unique<Serving>(sources, targets, key_.rank);
+  }
+  return *serving_;
 }
 
 GroupPtr Batch::group_of_reader(Rank rank, const BatchMember& reader) {

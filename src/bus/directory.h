@@ -29,8 +29,8 @@ struct Swapped {
 struct LeaseLost {
   Status reason;
 };
-// The store cannot be reached (cancelled: this process itself has stopped it), or (ok) can be again.
-// Requests wait meanwhile.
+// The store cannot be reached (cancelled: this process itself has stopped it), or (ok) can be
+// again. Requests wait meanwhile.
 struct Reachable {
   Status status;
 };

@@ -260,28 +260,4 @@ std::vector<std::optional<std::size_t>> item_order(const Group& sources,
   return order;
 }
 
-std::vector<Rank> readers_of(const Group& sources, const Group& targets, Rank source,
-                             bool versioned) {
-  // Readers with a part in the same pairs have the same plans, unless ranks face each other.
-  std::map<std::vector<std::string>, std::vector<Rank>> alike;
-  for (const auto& [reader, member] : targets.members) {
-    std::vector<std::string> pairs;
-    for (const auto& [end, side] : targets.sides) {
-      if (std::ranges::find(side.ranks, reader) == side.ranks.end()) continue;
-      pairs.push_back(end.pair);
-      if (!side.layout) pairs.push_back(std::to_string(reader));
-    }
-    alike[std::move(pairs)].push_back(reader);
-  }
-  std::set<Rank> readers;
-  for (const auto& [pairs, ranks] : alike) {
-    const Passage passage = make_passage(sources, targets, ranks.front());
-    for (const plan::Stream& stream : plan::serve_streams(passage.plans, source)) {
-      if (std::ranges::find(ranks, stream.reader) != ranks.end()) readers.insert(stream.reader);
-    }
-    if (versioned && source == first_source(sources)) readers.insert(ranks.begin(), ranks.end());
-  }
-  return {readers.begin(), readers.end()};
-}
-
 }  // namespace tensorbus::bus

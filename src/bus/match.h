@@ -74,10 +74,6 @@ std::vector<std::string> labels_of(const Group& sources);
 // For every tensor of the senders, in that order, which item of this registration it is.
 std::vector<std::optional<std::size_t>> item_order(const Group& sources, const BatchMember& member);
 
-// Who subscribes to `source`, of the targets: whoever reads from it, and if the batch has versions
-// all of them to the first.
-std::vector<Rank> readers_of(const Group& sources, const Group& targets, Rank source,
-                             bool versioned);
 inline Rank first_source(const Group& sources) {
   return sources.sides.begin()->second.ranks.front();
 }

@@ -31,6 +31,7 @@ struct Write {
     list.push_back(m.side);
     list.push_back(m.registration);
     list.push_back(m.fingerprint);
+    list.push_back(m.streams);
   }
   void operator()(const Join&) {}
   void operator()(const Leave&) {}
@@ -102,6 +103,11 @@ MessageBody read_body(std::uint64_t kind, Fields& fields) {
       m.side = fields.string();
       m.registration = fields.natural();
       m.fingerprint = fields.natural();
+      m.streams = fields.integers(most_streams);
+      for (const std::int64_t stream : m.streams) {
+        if (stream >= 0 && stream < static_cast<std::int64_t>(most_streams)) continue;
+        throw Error(Code::invalid_argument, "message of an agent: there is no such stream");
+      }
       return m;
     }
     case 1:

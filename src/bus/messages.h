@@ -15,6 +15,12 @@
 
 namespace tensorbus::bus {
 
+// Of one joining. Its streams are numbered serial + 1, serial + 2, ...
+inline constexpr std::size_t most_streams = 0xFFFE;
+constexpr std::uint64_t stream_number(std::uint64_t serial, std::int64_t position) {
+  return serial + static_cast<std::uint64_t>(position) + 1;
+}
+
 // From reader to source.
 struct Subscribe {
   std::string batch;
@@ -22,8 +28,10 @@ struct Subscribe {
   Rank reader = 0;
   std::string side;  // the reader's registration
   std::uint64_t registration = 0;
-  std::uint64_t fingerprint =
-      0;  // of the plan it read from the records; the source's must be equal
+  // Of the plan it made from the records; the source's must be equal.
+  std::uint64_t fingerprint = 0;
+  // Which of the reader's streams those from this source are, in their order.
+  std::vector<std::int64_t> streams;
   friend bool operator==(const Subscribe&, const Subscribe&) = default;
 };
 struct Join {

@@ -12,7 +12,6 @@ namespace {
 constexpr Duration connect_patience = std::chrono::seconds(5);
 constexpr Duration shortest_backoff = std::chrono::milliseconds(20);
 constexpr Duration longest_backoff = std::chrono::seconds(1);
-// Streams of one joining are numbered serial + 1, serial + 2, ...
 constexpr std::uint64_t serial_mask = ~std::uint64_t{0xFFFF};
 
 }  // namespace
@@ -20,8 +19,8 @@ constexpr std::uint64_t serial_mask = ~std::uint64_t{0xFFFF};
 void Reader::join(JoinPlan plan) {
   plan_ = std::move(plan);
   serial_ = (context_.random() & serial_mask) | (std::uint64_t{1} << 16);
-  if (plan_.streams.size() >= 0xFFFF) {
-    trouble_ = "a rank reads from more than 65,534 groups of sources";
+  if (plan_.streams.size() > most_streams) {
+    trouble_ = fmt::format("a rank reads from more than {} groups of sources", most_streams);
     return;
   }
   streams_.clear();
@@ -50,9 +49,14 @@ void Reader::ask(Rank rank, SourceEnd& source) {
   source.asked = true;
   log::debug("bus: rank {} subscribes to rank {} for batch \"{}\", generation {}", context_.rank,
              rank, plan_.batch, plan_.generation);
-  context_.links.send(*source.link, plan_.generation, serial_,
-                      Subscribe{plan_.batch, plan_.group, context_.rank, plan_.side,
-                                plan_.registration, plan_.fingerprint});
+  Subscribe wish{plan_.batch,       plan_.group, context_.rank, plan_.side, plan_.registration,
+                 plan_.fingerprint, {}};
+  for (std::size_t at = 0; at < streams_.size(); ++at) {
+    const auto& ranks = streams_[at]->source.ranks;
+    if (std::ranges::find(ranks, rank) == ranks.end()) continue;
+    wish.streams.push_back(static_cast<std::int64_t>(at));
+  }
+  context_.links.send(*source.link, plan_.generation, serial_, std::move(wish));
 }
 
 void Reader::fail_joining(const std::string& why) {
@@ -272,7 +276,7 @@ void Reader::start_recv(std::int64_t round) {
 // A reduction that is checked is read member by member: nobody else sees what a single one gave.
 void Reader::make_parts() {
   for (std::size_t at = 0; at < streams_.size(); ++at) {
-    const std::uint64_t number = serial_ + at + 1;
+    const std::uint64_t number = stream_number(serial_, static_cast<std::int64_t>(at));
     const plan::Group& group = streams_[at]->source;
     const bool checked =
         std::ranges::any_of(group.ranks, [&](Rank rank) { return plan_.verify.contains(rank); });

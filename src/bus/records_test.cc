@@ -46,7 +46,7 @@ BatchMember batch_member() {
 Generation generation() { return {7, {{0, {1, 2}}, {5, {3, 4}}}, true, 5, "rank 5 is gone", 2, 3}; }
 
 std::vector<AgentMessage> messages() {
-  return {{1, 2, 3, Subscribe{"b", {"p", "train"}, 4, "infer", 5, 6}},
+  return {{1, 2, 3, Subscribe{"b", {"p", "train"}, 4, "infer", 5, 6, {0, 7}}},
           {2, 2, 3, Join{}},
           {3, 2, 3, Start{9}},
           {4, 2, 3, Leave{}},

@@ -68,7 +68,13 @@ ShmSegment::ShmSegment(os::Fd file, std::size_t size, bool keep_file)
 }
 
 const std::byte* ShmSegment::data() const {
-  if (!memory_) memory_ = os::map(file_, size_, false, true);
+  if (!memory_) memory_ = os::map(file_, size_, false, false);
+  return memory_.data();
+}
+
+const std::byte* ShmSegment::data(std::size_t begin, std::size_t end) const {
+  data();
+  os::populate(memory_, begin, end);
   return memory_.data();
 }
 
@@ -149,8 +155,15 @@ ShmRemoteRegion::ShmRemoteRegion(std::string_view table, const Segments& segment
 
 copy::Sources ShmRemoteRegion::mapped() const {
   if (mapped_.empty()) {
-    for (const Spot& spot : spots_) {
-      mapped_.push_back(spot.segment == nullptr ? nullptr : spot.segment->data() + spot.offset);
+    for (std::size_t i = 0; i < spots_.size(); ++i) {
+      const auto& [segment, offset] = spots_[i];
+      const Extent extent = extent_of(forms_[i]);
+      const auto first = static_cast<std::int64_t>(offset);
+      mapped_.push_back(segment == nullptr
+                            ? nullptr
+                            : segment->data(static_cast<std::size_t>(first + extent.begin),
+                                            static_cast<std::size_t>(first + extent.end)) +
+                                  offset);
     }
   }
   return mapped_;

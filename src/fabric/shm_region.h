@@ -54,6 +54,9 @@ class ShmSegment {
   std::size_t size() const noexcept { return size_; }
   // Mapped when somebody first looks: what is only aliased never is.
   const std::byte* data() const;
+  // For who reads all of this part: its pages are made ready together. Others of the segment may
+  // be of tensors that are read elsewhere, or of none.
+  const std::byte* data(std::size_t begin, std::size_t end) const;
   // A part, from a page on, for this process alone. Needs the file.
   os::Mapping alias(std::size_t begin, std::size_t end) const;
   bool can_alias() const noexcept { return static_cast<bool>(file_); }

@@ -129,6 +129,15 @@ Mapping map(const Fd& file, std::size_t size, bool writable, bool populate) {
           size};
 }
 
+void populate(const Mapping& mapping, std::size_t begin, std::size_t end) noexcept {
+#ifdef MADV_POPULATE_READ
+  const std::size_t first = begin / page_size() * page_size();
+  ::madvise(mapping.data() + first, end - first, MADV_POPULATE_READ);
+#else
+  static_cast<void>(mapping), static_cast<void>(begin), static_cast<void>(end);
+#endif
+}
+
 Mapping map_privately(const Fd& file, std::size_t offset, std::size_t size) {
   // Not reserved: hardly ever is a page written, and then the kernel finds one.
   return {map_or_throw(file, offset, size, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_NORESERVE),

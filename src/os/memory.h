@@ -44,6 +44,9 @@ class Mapping {
 // page faults would cost one by one.
 Mapping map(const Fd& file, std::size_t size, bool writable, bool populate);
 
+// The same for a part of a mapping, to read it. Without effect before Linux 5.14.
+void populate(const Mapping& mapping, std::size_t begin, std::size_t end) noexcept;
+
 // A part of a file, from a page on. Writable even if the file is not: a page that is written is
 // copied first, and nobody else sees it. Nothing is read before it is touched.
 Mapping map_privately(const Fd& file, std::size_t offset, std::size_t size);

@@ -5,7 +5,7 @@ import time
 import pytest
 import torch
 from buses import Bus, caught, together
-from tensorbus import Partial, Replicate, Shard, TensorBusClient
+from tensorbus import BatchHandler, Partial, Replicate, Shard, TensorBusClient
 from tensorbus.kvstore import StoreServer
 
 
@@ -184,3 +184,32 @@ def test_a_registration_returns_also_if_the_other_side_is_closed_at_once(threads
         together(
             *(lambda c=c: c.register_tensors("x", [(torch.zeros(2), "p")]).close() for c in (a, b))
         )
+
+
+@pytest.mark.proves("B3.5")
+def test_many_ranks_register_many_tensors(threads):
+    """What a sender serves is planned once for all its readers, or this takes minutes."""
+    count, rows = 32, 64
+
+    def register(rank: int, sends: bool) -> BatchHandler:
+        client = threads.client(rank)
+        names = ("train", "infer") if sends else ("infer", "train")
+        client.init_pair("p", *names, count, (count,), [Shard(0 if sends else 1)], timeout=60)
+        shape = (rows // count, rows) if sends else (rows, rows // count)
+        tensors = [torch.full(shape, float(rank)) for _ in range(100)]
+        held[rank] = tensors
+        return client.register_tensors("b", [(tensor, "p") for tensor in tensors], timeout=60)
+
+    held: dict[int, list[torch.Tensor]] = {}
+    senders, readers = range(count), range(count, 2 * count)
+    handlers = together(
+        *(lambda rank=rank: register(rank, rank in senders) for rank in (*senders, *readers))
+    )
+    together(
+        *(lambda h=h: h.transfer("send", blocking=True) for h in handlers[:count]),
+        *(lambda h=h: h.transfer("recv", blocking=True) for h in handlers[count:]),
+    )
+    whole = torch.arange(float(count)).repeat_interleave(rows // count)
+    for rank in readers:
+        for tensor in held[rank]:
+            assert torch.equal(tensor, whole[:, None].expand_as(tensor))
