@@ -70,7 +70,7 @@ bool Checks::left_about(Rank rank, std::uint64_t step) const {
 
 bool Checks::committed(Rank reader, std::int64_t round, std::uint64_t since) const {
   const auto found = last_read_.find({reader, round});
-  return found != last_read_.end() && found->second >= since;
+  return found != last_read_.end() && found->second > since;
 }
 
 void Checks::on_store(const std::string& key, const std::optional<std::string>& value) {

@@ -59,7 +59,7 @@ class Checks {
   // Whether a user closed not long before that step, or later.
   bool left_about(Rank rank, std::uint64_t step) const;
 
-  // Whether a reader has told a source since then that it has read this round.
+  // Whether a reader has told a source after that step that it has read this round.
   bool committed(Rank reader, std::int64_t round, std::uint64_t since) const;
   std::uint64_t steps() const noexcept { return steps_; }
 
