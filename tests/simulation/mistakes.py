@@ -193,7 +193,7 @@ MISTAKES = (
                 "      preparing_ = !source_->prepare(send.round);\n",
             ),
         ),
-        ("I7",),
+        ("I7", "I9"),
     ),
 )
 
@@ -222,17 +222,12 @@ FOUND_ELSEWHERE = (
         ("I20",),
     ),
     Mistake(
-        "a generation begins with tensors of two contents",
+        "who has new tensors does not wait for the others to have them",
         (
             (
                 "src/bus/batch_match.cc",
-                "  return count != 0 && static_cast<std::size_t>(count) != group.members.size();\n",
-                "  return count < 0;\n",
-            ),
-            (
-                "src/bus/batch_match.cc",
-                "  if (record_.versioned && !fit_together(*own_)) return;\n",
-                "",
+                "    if (!registering_ || !waits_for_others_to_change()) throw;\n",
+                "    if (!registering_ || waits_for_others_to_change() || registering_) throw;\n",
             ),
         ),
         ("I9",),
