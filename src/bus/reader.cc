@@ -84,6 +84,7 @@ void Reader::leave(const Status& why, std::optional<Rank> rank) {
 }
 
 bool Reader::goes_on(std::int64_t last_round) const {
+  if (started() && sources_.empty()) return true;  // it needs nobody
   if (idle() || last_round == 0) return false;
   if (!started()) return true;
   return (recv_ != nullptr ? recv_->round() : choice().round) <= last_round;

@@ -108,3 +108,27 @@ def test_names_that_change_at_every_step(bus: Bus):
         together(lambda: send(0), lambda: send(1), receive, timeout=120)
         == [list(range(1, steps + 1))] * 3
     )
+
+
+@pytest.mark.proves("B6.1")
+@pytest.mark.parametrize("rounds", [0, 1])
+def test_who_has_nothing_to_read_does_not_wait_for_a_sender_that_has_closed(
+    threads: Bus, rounds: int
+) -> None:
+    a, b = threads.client(0), threads.client(1)
+    together(
+        lambda: a.init_pair("p", "a", "b", 1, (1,), [Replicate()]),
+        lambda: b.init_pair("p", "b", "a", 1, (1,), [Replicate()]),
+    )
+    send, recv = together(
+        lambda: a.register_tensors("x", [(torch.empty(0), "p")]),
+        lambda: b.register_tensors("x", [(torch.empty(0), "p")]),
+    )
+    for _ in range(rounds):
+        together(
+            lambda: send.transfer("send", blocking=True),
+            lambda: recv.transfer("recv", blocking=True),
+        )
+    send.close()
+    a.close()
+    recv.transfer("recv", blocking=True, timeout=20)
