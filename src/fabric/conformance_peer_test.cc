@@ -41,11 +41,13 @@ TEST_P(FabricTest, DisconnectEndsWhatRunsAndTellsBoth) {
   const OpId id = next_id();
   reader_->read(whole(source, {target}), id, never);
   reader_->disconnect(*peer);
+  reader_->disconnect(*peer);
   EXPECT_EQ(finish(reader_, id).status.code, Code::cancelled);
   until([&] { return !reader_.losses.empty() && !owner_.losses.empty(); });
   EXPECT_EQ(reader_.losses.front().peer, peer);
   EXPECT_EQ(owner_.losses.front().peer, accepted_);
   EXPECT_NE(owner_.losses.front().reason.message.find("reader"), std::string::npos);
+  reader_->disconnect(*peer);
   EXPECT_THROW(reader_->send(*peer, {}), Error);
   EXPECT_THROW(reader_->read(whole(source, {target}), next_id(), never), Error);
   // And a new connection works.

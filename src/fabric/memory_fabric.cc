@@ -138,8 +138,9 @@ class MemoryFabric final : public Fabric {
   }
 
   void disconnect(Peer& any) override {
-    const auto peer = peer_of(any);
-    if (peer->ended_) return;
+    const auto found = std::ranges::find(peers_, &any, &std::shared_ptr<MemoryPeer>::get);
+    if (found == peers_.end() || (*found)->ended_) return;
+    const auto peer = *found;
     MemoryFabric* fabric = peer->fabric_;
     const auto other = peer->other_.lock();
     lose(peer, {Code::cancelled, "disconnected from " + to_string(any.identity())});
