@@ -6,7 +6,7 @@ PYTHON := .venv/bin/python
 CONFIGURE = cmake --preset $(1) -DPython_EXECUTABLE=$(CURDIR)/$(PYTHON) --log-level=WARNING
 COMPILE = [ -f build/$(1)/build.ninja ] || $(call CONFIGURE,$(1)); cmake --build build/$(1)
 
-.PHONY: help setup build demo test test-long test-tsan bench lint format clean
+.PHONY: help setup build demo check test test-long test-tsan bench lint format clean
 
 help: ## Show this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-11s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -26,6 +26,9 @@ lint: build ## Formatters, linters, types, layers, points of the specification
 format: setup ## Format all sources in place
 	@git ls-files -co --exclude-standard '*.cc' '*.h' | xargs -r clang-format -i
 	@.venv/bin/ruff format -q . && .venv/bin/ruff check -q --fix .
+
+check: setup ## One file's tests in seconds: T=bus/round, T=tests/bus/test_link.py
+	@tools/check $(T)
 
 test: build ## Everything CI runs: lint, C++ tests under ASan + UBSan, pytest
 	@tools/test

@@ -1,7 +1,8 @@
-"""Fails when a numbered point of a finished part has no test that names it.
+"""Fails when tests and docs/specification do not speak of the same points.
 
-A Python test names its points with ``@pytest.mark.proves("K1", ...)``, a C++ test with a comment
-``// proves: K1, ...`` above it.
+A page of the specification defines a point by a list item ``- **K1** ...``. A Python test names its
+points with ``@pytest.mark.proves("K1", ...)``, a C++ test with a comment ``// proves: K1, ...``
+above it. ``--list`` shows who names what.
 """
 
 import re
@@ -10,23 +11,20 @@ from pathlib import Path
 
 ROOT = Path(__file__).resolve().parent.parent
 
-# The points of the parts that are finished, as the specification numbers them.
-FINISHED: dict[str, list[str]] = {
-    "store": [f"K{n}" for n in range(1, 10)],
-    "plan": [f"B4.{n}" for n in range(1, 6)],
-    "bus": [
-        f"B{section}.{n}"
-        for section, count in {1: 9, 2: 3, 3: 17, 5: 18}.items()
-        for n in range(1, count + 1)
-    ],
-    "ray": [f"R{n}" for n in range(1, 14)],
-    "push_pull": [f"P{n}" for n in range(1, 13)],
-}
-
+DEFINITION = re.compile(r"^- \*\*([A-Z]\d+(?:\.\d+)?)\*\*", re.MULTILINE)
 PYTHON_MARK = re.compile(r"mark\.proves\(([^)]*)\)")
 QUOTED = re.compile(r"""["']([A-Z]\d+(?:\.\d+)?)["']""")
 CXX_COMMENT = re.compile(r"//\s*proves:\s*(.*)")
 POINT = re.compile(r"[A-Z]\d+(?:\.\d+)?")
+
+
+def points_defined() -> dict[str, list[str]]:
+    """Which pages define which point; a page that does so twice is there twice."""
+    defined: dict[str, list[str]] = {}
+    for path in sorted((ROOT / "docs" / "specification").glob("*.md")):
+        for point in DEFINITION.findall(path.read_text()):
+            defined.setdefault(point, []).append(str(path.relative_to(ROOT)))
+    return defined
 
 
 def points_named() -> dict[str, list[str]]:
@@ -44,20 +42,30 @@ def points_named() -> dict[str, list[str]]:
     return named
 
 
+def problems_of(defined: dict[str, list[str]], named: dict[str, list[str]]) -> list[str]:
+    problems = []
+    for point, pages in defined.items():
+        if len(pages) > 1:
+            problems.append(f"the point {point} is defined twice: {', '.join(pages)}")
+        if point not in named:
+            problems.append(f"no test names the point {point} of {pages[0]}")
+    problems += [
+        f"{files[0]} names the point {point}, which docs/specification does not define"
+        for point, files in named.items()
+        if point not in defined
+    ]
+    return problems
+
+
 def main() -> int:
     named = points_named()
     if "--list" in sys.argv:
         for point in sorted(named, key=lambda p: (p[0], [int(n) for n in p[1:].split(".")])):
             print(f"{point}: {', '.join(sorted(set(named[point])))}")
-    missing = [
-        f"{part}: {point}"
-        for part, points in FINISHED.items()
-        for point in points
-        if point not in named
-    ]
-    for point in missing:
-        print(f"no test names the point {point}", file=sys.stderr)
-    return 1 if missing else 0
+    problems = problems_of(points_defined(), named)
+    for problem in problems:
+        print(problem, file=sys.stderr)
+    return 1 if problems else 0
 
 
 if __name__ == "__main__":

@@ -78,7 +78,7 @@ def test_who_sends_on_is_told_who_has_ended_it(bus: Bus):
     assert "rank 1 has ended it after round 1" in said
 
 
-@pytest.mark.proves("B3.5")
+@pytest.mark.proves("B3.5", "B6.4")
 def test_names_that_change_at_every_step(bus: Bus):
     """Two senders with parts of a tensor, whose name alternates, in step with their receiver."""
     trainers = links(bus, "t", "e", [0, 1])

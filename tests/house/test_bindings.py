@@ -74,6 +74,7 @@ for _ in range(20):
 """
 
 
+@pytest.mark.proves("B6.3")
 @pytest.mark.parametrize("what", LOOPS)
 def test_a_daemon_thread_in_a_call_does_not_abort_the_interpreter_at_its_end(what, tmp_path):
     script = PREPARED.replace("LOOP", LOOPS[what])

@@ -1,4 +1,4 @@
-"""The layer check itself: it passes on this tree and fails on a breach."""
+"""The checks of layers and points themselves: they pass on this tree and fail on a breach."""
 
 import importlib.util
 from pathlib import Path
@@ -59,15 +59,32 @@ def test_comments_and_allowed_uses_are_no_breach(tree):
     assert tree("src/base/clock.cc", "std::chrono::steady_clock::now();\n") == []
 
 
-def test_a_point_without_a_test_is_missed(tmp_path, monkeypatch, capsys):
+def test_tests_and_specification_of_this_tree_have_the_same_points():
+    assert load("check_points").main() == 0
+
+
+@pytest.mark.parametrize(
+    ("page", "complaint"),
+    [
+        ("- **K1** One.\n- **K2** Two.\n- **K3.1** Three, as in **K4**.\n", None),
+        ("- **K1** One.\n- **K2** Two.\n", "src/a_test.cc names the point K3.1"),
+        ("- **K1** One.\n- **K3.1** Three.\n", "tests/test_a.py names the point K2"),
+        ("- **K1** 1.\n- **K2** 2.\n- **K3.1** 3.\n- **K4** 4.\n", "no test names the point K4"),
+        ("- **K1** 1.\n- **K2** 2.\n- **K3.1** 3.\n- **K1** 1.\n", "K1 is defined twice"),
+    ],
+)
+def test_a_point_is_defined_once_and_named(tmp_path, monkeypatch, capsys, page, complaint):
     module = load("check_points")
-    (tmp_path / "tests").mkdir()
-    (tmp_path / "src").mkdir()
-    (tmp_path / "tests" / "test_a.py").write_text("@pytest.mark." + 'proves("K1", "K2")\n')
-    (tmp_path / "src" / "a_test.cc").write_text("// proves: K3\nTEST(A, B) {}\n")
+    files = {
+        "docs/specification/store.md": page,
+        "tests/test_a.py": "@pytest.mark." + 'proves("K1", "K2")\n',
+        "src/a_test.cc": "// proves: K3.1\nTEST(A, B) {}\n",
+    }
+    for name, text in files.items():
+        (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
+        (tmp_path / name).write_text(text)
     monkeypatch.setattr(module, "ROOT", tmp_path)
-    monkeypatch.setattr(module, "FINISHED", {"store": ["K1", "K2", "K3"]})
-    assert module.main() == 0
-    monkeypatch.setattr(module, "FINISHED", {"store": ["K1", "K4"]})
-    assert module.main() == 1
-    assert "K4" in capsys.readouterr().err
+    assert module.main() == (0 if complaint is None else 1)
+    errors = capsys.readouterr().err.splitlines()
+    assert len(errors) == (0 if complaint is None else 1)
+    assert complaint is None or complaint in errors[0]

@@ -314,6 +314,7 @@ def test_the_contract_with_ray():
         )
 
 
+@pytest.mark.proves("B6.7")
 def test_what_another_transport_made_is_named():
     """As when the two sides register different transports under one name."""
     transport = tensorbus.ray.TensorBusTransport()
