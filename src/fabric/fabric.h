@@ -128,8 +128,8 @@ class Fabric {
   // process answers than the address names. `secret` is the remote fabric's.
   virtual std::shared_ptr<Peer> connect(const Address& remote, const std::string& secret,
                                         Deadline deadline) = 0;
-  // PeerLost follows on both sides; operations that run on it end as cancelled. Nothing if it is lost
-  // already, told or not.
+  // PeerLost follows on both sides; operations that run on it end as cancelled. Nothing if it is
+  // lost already, told or not.
   virtual void disconnect(Peer& peer) = 0;
   // From now on the host of this process may connect to us, if only some may. `who` is the caller's
   // name for it: what it had before is forgotten, and without an address it may connect no more.
