@@ -92,8 +92,8 @@ void Agent::update_batches(const std::set<std::string>& changed) {
 void Agent::announce_batches() {
   for (const auto& [key, batch] : batches_) {
     if (batch->announced() || batch->closing()) continue;
-    const bool waits = std::ranges::any_of(ending_, [&](const auto& before) {
-      return before->key() == batch->key() && before->leaving();
+    const bool waits = std::ranges::any_of(ending_, [&own = batch->key()](const auto& before) {
+      return before->key() == own && before->leaving();
     });
     if (!waits) batch->announce();
   }

@@ -112,7 +112,7 @@ void Batch::query_versions(CommandId id) const {
       const auto read = read_versions_.find(rank);
       if (read != read_versions_.end()) version = std::max(version, read->second);
     }
-    std::erase_if(ranks, [&](const auto& entry) { return is_lost(side, entry.first); });
+    std::erase_if(ranks, [&, &of = side](const auto& entry) { return is_lost(of, entry.first); });
   }
   std::erase_if(outcome.versions, [](const auto& entry) { return entry.second.empty(); });
   context_.channel.complete(id, outcome);

@@ -148,7 +148,7 @@ void ShmCore::accept_some() {
     try {
       os::Fd socket = os::accept_unix(listener_, shortage_, last_poll_);
       if (!socket) break;
-      admit(std::move(socket));
+      welcome(std::move(socket));
     } catch (const Error& error) {
       log::warn("shm: a connection is not accepted: {}", error.what());
       break;
@@ -157,7 +157,7 @@ void ShmCore::accept_some() {
   if (shortage_.until() != TimePoint::max()) watch(listener_.get(), listener_tag, 0);
 }
 
-void ShmCore::admit(os::Fd socket) {
+void ShmCore::welcome(os::Fd socket) {
   pid_t pid = 0;
   try {
     pid = check_credentials(socket);

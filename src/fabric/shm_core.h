@@ -85,7 +85,7 @@ class ShmCore final : public Fabric {
   void knock(const PeerPtr& peer);
   void say_hello(const PeerPtr& peer);
   void accept_some();
-  void admit(os::Fd socket);
+  void welcome(os::Fd socket);
   PeerPtr add_peer(ShmPeer::Stage stage, Identity identity, os::Fd socket, Deadline deadline);
   void on_socket(const PeerPtr& peer);
   void on_packet(const PeerPtr& peer, os::Packet packet);
