@@ -303,6 +303,7 @@ TEST_P(AgentTest, ASenderThatHasDoneItsPartAndEndsBreaksNobody) {
     fleet_.expect(to, 2, row, round * 100);
   }
   const Outcome beyond = fleet_.wait(0, fleet_.send(0));
+  EXPECT_EQ(beyond.status.code, Code::failed);
   EXPECT_THAT(beyond.status.message, HasSubstr("rank 1 has ended it after round 3"));
   EXPECT_TRUE(beyond.stale);
   // All of them begin anew.
@@ -310,6 +311,18 @@ TEST_P(AgentTest, ASenderThatHasDoneItsPartAndEndsBreaksNobody) {
   fleet_.wait_ok({{1, fleet_.init(1, train_, "infer")}});
   fleet_.wait_ok({{0, fleet_.enlist(0, train_, row)}, {1, fleet_.enlist(1, train_, row)}});
   fleet_.wait_ok({{0, fleet_.send(0)}, {1, fleet_.send(1)}, {2, fleet_.recv(2)}});
+}
+
+// proves: B3.10
+TEST_P(AgentTest, ASenderThatDiesEndsTheRoundsOfAll) {
+  const Shape row{1, 4};
+  fleet_.set_up(train_, side("infer", {2}, Replicate{}), row);
+  for (int round = 1; round <= 3; ++round) fleet_.wait_ok({{1, fleet_.send(1)}});
+  const CommandId sends = fleet_.send(0);
+  ASSERT_TRUE(fleet_.cluster.run_until(
+      [&] { return fleet_.node(0).last_steps().contains(Step::offered); }));
+  fleet_.node(1).kill();
+  EXPECT_EQ(fleet_.wait(0, sends).status.code, Code::peer_lost);
 }
 
 // proves: B3.2
