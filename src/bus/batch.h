@@ -192,7 +192,7 @@ class Batch {
   std::string missing_;
   Status can_send_;  // ok until something is known
   Status can_recv_;
-  std::unique_ptr<Serving> serving_;                     // the last that was asked for
+  std::map<End, std::unique_ptr<Serving>> servings_;     // the last, by the readers' group
   std::unique_ptr<OwnPassage> passage_;                  // the last that the reader was to join by
   std::vector<Rank> readers_;                            // of ours, at the side we named
   std::vector<std::pair<Rank, std::uint64_t>> matched_;  // registrations that were checked

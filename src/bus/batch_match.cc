@@ -548,12 +548,13 @@ Batch::Taken Batch::follow(const LinkPtr& link, const AgentMessage& message) {
   return Taken::done;
 }
 
-// The last one is kept: readers of one group come one after the other.
+// Readers of several groups come in any order.
 Serving& Batch::serving(const GroupPtr& sources, const GroupPtr& targets) {
-  if (serving_ == nullptr || !serving_->is_between(sources, targets)) {
-    serving_ = std::make_unique<Serving>(sources, targets, key_.rank);
+  std::unique_ptr<Serving>& known = servings_[targets->name];
+  if (known == nullptr || !known->is_between(sources, targets)) {
+    known = std::make_unique<Serving>(sources, targets, key_.rank);
   }
-  return *serving_;
+  return *known;
 }
 
 GroupPtr Batch::group_of_reader(Rank rank, const BatchMember& reader) {
