@@ -7,6 +7,7 @@
 #include "intake.h"
 #include "pooled.h"
 #include "push_pull/trace.h"
+#include "store_arguments.h"
 
 namespace nanobind::detail {
 
@@ -53,10 +54,6 @@ auto with_their_errors(Call call) {
     nb::raise_from(error, nb::module_::import_(exceptions).attr("BadArgument").ptr(), "%s",
                    nb::str(error.value()).c_str());
   }
-}
-
-Deadline deadline(std::optional<double> seconds) {
-  return seconds ? Deadline::after_seconds(*seconds) : Deadline::never();
 }
 
 Handler handler_of(std::int64_t number) {

@@ -6,6 +6,8 @@
 #include <openssl/hmac.h>
 #include <openssl/rand.h>
 
+#include <cstring>
+
 #include "tensorbus/status.h"
 
 namespace tensorbus {
@@ -16,6 +18,15 @@ Id16 random_id() {
     throw Error(Code::failed, "the system has no random numbers");
   }
   return id;
+}
+
+std::uint64_t random_number() {
+  std::uint64_t number = 0;
+  while (number == 0) {
+    const Id16 id = random_id();
+    std::memcpy(&number, id.data(), sizeof number);
+  }
+  return number;
 }
 
 std::string_view view(const Id16& id) noexcept { return {id.data(), id.size()}; }

@@ -3,6 +3,7 @@
 
 #include <array>
 #include <cstddef>
+#include <cstdint>
 #include <string>
 #include <string_view>
 
@@ -11,6 +12,8 @@ namespace tensorbus {
 // Random: names a session, a process or a challenge. Nobody guesses it and none comes twice.
 using Id16 = std::array<char, 16>;
 Id16 random_id();
+// For incarnations, serials and registrations: as hard to guess, and never 0.
+std::uint64_t random_number();
 std::string_view view(const Id16& id) noexcept;
 std::string to_hex(std::string_view bytes);
 

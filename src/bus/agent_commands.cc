@@ -3,6 +3,7 @@
 #include <algorithm>
 
 #include "base/log.h"
+#include "base/refuse.h"
 #include "bus/agent.h"
 #include "bus/names.h"
 
@@ -10,8 +11,6 @@ namespace tensorbus::bus {
 namespace {
 
 constexpr std::int64_t smallest_chunk = plan::part_alignment;
-
-[[noreturn]] void refuse(const std::string& why) { throw Error(Code::invalid_argument, why); }
 
 // What streams are cut into: a wish, brought to what every fabric can do.
 std::int64_t chunk_bytes(const std::optional<std::int64_t>& wish) {

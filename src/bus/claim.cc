@@ -5,7 +5,7 @@
 #include <algorithm>
 #include <optional>
 
-#include "bus/fabrics.h"
+#include "base/secret.h"
 #include "bus/records.h"
 #include "os/poll.h"
 

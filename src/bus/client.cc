@@ -24,15 +24,6 @@ Deadline later(Deadline deadline) {
   return deadline.is_never() ? deadline : Deadline(deadline.at() + grace);
 }
 
-std::uint64_t random_number() {
-  std::uint64_t number = 0;
-  while (number == 0) {
-    const Id16 id = random_id();
-    std::memcpy(&number, id.data(), sizeof number);
-  }
-  return number;
-}
-
 std::string name_of(const BatchItem& item, std::size_t index) {
   return item.name.empty() ? fmt::format("tensor {} (pair \"{}\")", index, item.pair)
                            : fmt::format("tensor \"{}\" (pair \"{}\")", item.name, item.pair);

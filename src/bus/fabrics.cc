@@ -1,8 +1,5 @@
 #include "bus/fabrics.h"
 
-#include <cstring>
-
-#include "base/secret.h"
 #include "fabric/routed_fabric.h"
 #include "fabric/shm_fabric.h"
 #include "fabric/ucx.h"
@@ -28,13 +25,6 @@ std::unique_ptr<fabric::Fabric> make_agent_fabric(Rank rank, const std::string& 
   ucx.hosts.emplace();
   parts.push_back(fabric::make_ucx_fabric(ucx));
   return fabric::make_routed_fabric(std::move(parts), fabric::own_reach(bind));
-}
-
-std::uint64_t random_number() {
-  const Id16 id = random_id();
-  std::uint64_t number = 0;
-  std::memcpy(&number, id.data(), sizeof number);
-  return number;
 }
 
 }  // namespace tensorbus::bus

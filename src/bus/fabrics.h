@@ -17,7 +17,4 @@ std::unique_ptr<fabric::Fabric> make_agent_fabric(Rank rank, const std::string& 
                                                   const std::string& bind,
                                                   const fabric::PortRange& ports);
 
-// For incarnations and serials: nobody guesses them.
-std::uint64_t random_number();
-
 }  // namespace tensorbus::bus

@@ -39,20 +39,20 @@ struct Meta {
 constexpr std::size_t meta_offset = 16;
 constexpr std::size_t transaction_offset = meta_offset + 24 + 2 * 48 + 8;
 
-[[noreturn]] void refuse(const std::string& path, const std::string& why) {
+[[noreturn]] void refuse_file(const std::string& path, const std::string& why) {
   throw Error(Code::failed, path + " " + why);
 }
 
 void check_ours(int file, const std::string& path) {
   struct stat info {};
   if (::fstat(file, &info) != 0) os::throw_errno(path);
-  if (!S_ISREG(info.st_mode)) refuse(path, "is not a regular file; give another path");
+  if (!S_ISREG(info.st_mode)) refuse_file(path, "is not a regular file; give another path");
   if (info.st_uid != ::geteuid()) {
-    refuse(path, fmt::format("belongs to user {}, not to us (user {}); give another path",
-                             info.st_uid, ::geteuid()));
+    refuse_file(path, fmt::format("belongs to user {}, not to us (user {}); give another path",
+                                  info.st_uid, ::geteuid()));
   }
   if (info.st_nlink != 1) {
-    refuse(path, "has other names (hard links); give another path or remove it");
+    refuse_file(path, "has other names (hard links); give another path or remove it");
   }
 }
 
@@ -63,24 +63,27 @@ os::Fd open_or_create(const std::string& path) {
     if (!file && errno == ENOENT)
       file = os::Fd(::open(path.c_str(), flags | O_CREAT | O_EXCL, 0600));
     if (file) return file;
-    if (errno == ELOOP) refuse(path, "is a symbolic link; give the file itself or remove the link");
-    if (errno == EISDIR) refuse(path, "is not a regular file; give another path");
-    if (errno == ENOENT) refuse(path, "cannot be made: there is no such folder; give another path");
+    if (errno == ELOOP)
+      refuse_file(path, "is a symbolic link; give the file itself or remove the link");
+    if (errno == EISDIR) refuse_file(path, "is not a regular file; give another path");
+    if (errno == ENOENT)
+      refuse_file(path, "cannot be made: there is no such folder; give another path");
     if (errno != EEXIST) throw Error(Code::failed, os::errno_message(path, errno));
   }
-  refuse(path, "comes and goes; is another program using it?");
+  refuse_file(path, "comes and goes; is another program using it?");
 }
 
 void take_lock(const os::Fd& file, const std::string& path) {
   if (::flock(file.get(), LOCK_EX | LOCK_NB) != 0) {
     if (errno != EWOULDBLOCK) os::throw_errno(path + " cannot be locked");
-    refuse(path, "is in use by another agent: two agents must not have the same rank or paths");
+    refuse_file(path,
+                "is in use by another agent: two agents must not have the same rank or paths");
   }
   struct stat ours {};
   struct stat named {};
   if (::fstat(file.get(), &ours) != 0 || ::lstat(path.c_str(), &named) != 0 ||
       ours.st_ino != named.st_ino || ours.st_dev != named.st_dev) {
-    refuse(path, "was replaced while it was opened; try again");
+    refuse_file(path, "was replaced while it was opened; try again");
   }
 }
 
@@ -96,9 +99,9 @@ bool check_whole(int file, const std::string& path) {
   std::memcpy(&meta, page.data() + meta_offset, sizeof meta);
   if (got != static_cast<ssize_t>(page.size()) || meta.magic != lmdb_magic || meta.version != 1 ||
       meta.page_size < 512 || meta.page_size > 65536) {
-    refuse(path,
-           "is no LMDB file, or its first bytes are destroyed; move it away or give another "
-           "path");
+    refuse_file(path,
+                "is no LMDB file, or its first bytes are destroyed; move it away or give another "
+                "path");
   }
   std::array<char, 512> second{};
   const auto second_at = static_cast<off_t>(meta.page_size);
@@ -119,9 +122,10 @@ bool check_whole(int file, const std::string& path) {
     if (::ftruncate(file, 0) != 0) os::throw_errno(path);
     return false;
   }
-  refuse(path, fmt::format("is cut short: {} of {} bytes are left (or another program made it); "
-                           "move it away to start empty",
-                           info.st_size, meta.map_size));
+  refuse_file(path,
+              fmt::format("is cut short: {} of {} bytes are left (or another program made it); "
+                          "move it away to start empty",
+                          info.st_size, meta.map_size));
 }
 
 // LMDB would follow a link here.
@@ -216,7 +220,7 @@ void LmdbFile::open_environment() {
   if (mdb_env_get_fd(environment_, &fd) != 0 || ::fstat(fd, &opened) != 0 ||
       ::fstat(file_.get(), &checked) != 0 || opened.st_ino != checked.st_ino ||
       opened.st_dev != checked.st_dev) {
-    refuse(path_, "was replaced while it was opened; try again");
+    refuse_file(path_, "was replaced while it was opened; try again");
   }
   const Transaction transaction(environment_, MDB_RDONLY);
   error = transaction.error();
@@ -231,7 +235,7 @@ void LmdbFile::close_environment() noexcept {
 void LmdbFile::check_header() {
   const std::optional<std::string> bytes = get(header_key);
   if (!bytes) {
-    refuse(path_, "is an LMDB file of another program; give another path");
+    refuse_file(path_, "is an LMDB file of another program; give another path");
   }
   const Json json = unpack(*bytes, "header of " + path_);
   Fields in(json, "header of " + path_);
@@ -239,7 +243,7 @@ void LmdbFile::check_header() {
   const std::uint64_t version = in.natural();
   const std::string boot = in.string();
   in.end();
-  if (kind != kind_) refuse(path_, "holds the " + kind + " of an agent, not its " + kind_);
+  if (kind != kind_) refuse_file(path_, "holds the " + kind + " of an agent, not its " + kind_);
   if (version == format_version && boot == os::boot_id()) return;
   log::info("{} is from {}; starting empty", path_,
             version == format_version ? "before the last boot" : "another release");
@@ -339,13 +343,13 @@ void LmdbFile::fail(const std::string& what, int error) const {
   }
   const bool damaged = error == MDB_CORRUPTED || error == MDB_PAGE_NOTFOUND || error == MDB_PANIC ||
                        error == MDB_INVALID || error == MDB_VERSION_MISMATCH;
-  refuse(path_, fmt::format("{}: {}{}", what, mdb_strerror(error),
-                            damaged ? "; it is damaged: move it away to start empty" : ""));
+  refuse_file(path_, fmt::format("{}: {}{}", what, mdb_strerror(error),
+                                 damaged ? "; it is damaged: move it away to start empty" : ""));
 }
 
 void check_lmdb_file(int file, const std::string& path) {
   check_ours(file, path);
-  if (!check_whole(file, path)) refuse(path, "is empty: no agent has written to it");
+  if (!check_whole(file, path)) refuse_file(path, "is empty: no agent has written to it");
 }
 
 std::optional<std::string> look_into_lmdb_file(const std::string& path, const std::string& kind,

@@ -22,7 +22,7 @@ constexpr std::size_t gate_at = 1;
 
 enum Flags : std::uint8_t { read_only = 1, is_private = 2 };
 
-[[noreturn]] void refuse(const std::string& why) {
+[[noreturn]] void malformed(const std::string& why) {
   throw Error(Code::invalid_argument, "a loan of memory is malformed: " + why);
 }
 
@@ -78,14 +78,14 @@ std::byte* inside(const Segment& segment, std::uint64_t offset, const fabric::Ex
   const auto before = static_cast<std::uint64_t>(-extent.begin);
   const auto after = static_cast<std::uint64_t>(extent.end);
   if (offset > segment.size || before > offset || after > segment.size - offset) {
-    refuse("a tensor leads outside of its memory");
+    malformed("a tensor leads outside of its memory");
   }
   return segment.memory.get() + offset;
 }
 
 fabric::Gate gate_in(const Segment& segment, std::uint64_t offset) {
   auto* word = reinterpret_cast<std::atomic<std::uint64_t>*>(inside(segment, offset, {0, 8}));
-  if (offset % 8 != 0) refuse("its gate is not aligned");
+  if (offset % 8 != 0) malformed("its gate is not aligned");
   return fabric::Gate({segment.memory, word});
 }
 
@@ -139,8 +139,8 @@ LoanOffer offer(const Loan& loan, const fabric::Pool& pool, const fabric::Pool& 
 
 std::shared_ptr<Loan> open_loan(LoanOffer offer, fabric::Pool& pool) {
   Decoder decoder(offer.bytes);
-  if (decoder.integer<std::uint8_t>() != offer_version) refuse("it is of another version");
-  if (offer.fds.size() <= gate_at) refuse("it came without its descriptors");
+  if (decoder.integer<std::uint8_t>() != offer_version) malformed("it is of another version");
+  if (offer.fds.size() <= gate_at) malformed("it came without its descriptors");
   const auto gate_offset = decoder.integer<std::uint64_t>();
   fabric::Probe probe;
   probe.address = decoder.integer<std::uint64_t>();
@@ -165,7 +165,7 @@ std::shared_ptr<Loan> open_loan(LoanOffer offer, fabric::Pool& pool) {
       }
       loan->add(none ? nullptr : reinterpret_cast<std::byte*>(at), (flags & read_only) != 0, !none);
     } else {
-      if (segment <= gate_at || segment >= segments.size()) refuse("it names memory it lacks");
+      if (segment <= gate_at || segment >= segments.size()) malformed("it names memory it lacks");
       loan->add(inside(segments[segment], at, extent), (flags & read_only) != 0, false);
     }
   }

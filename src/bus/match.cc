@@ -10,6 +10,7 @@
 #include <numeric>
 #include <set>
 
+#include "base/refuse.h"
 #include "bus/side_tensors.h"
 #include "tensorbus/status.h"
 
@@ -17,8 +18,6 @@ namespace tensorbus::bus {
 namespace {
 
 using tensorbus::to_string;
-
-[[noreturn]] void refuse(const std::string& why) { throw Error(Code::invalid_argument, why); }
 
 // The side of a group in this pair, if it has one.
 const Side* side_in(const Group& group, const std::string& pair) {

@@ -13,7 +13,7 @@ namespace {
 
 using tensorbus::to_string;
 
-[[noreturn]] void refuse(const End& end, const std::string& why) {
+[[noreturn]] void disagree(const End& end, const std::string& why) {
   throw Error(Code::invalid_argument, to_string(end) + ": " + why);
 }
 
@@ -34,16 +34,16 @@ bool same_layout(const std::optional<SideLayout>& a, const std::optional<SideLay
 void check_agreement(const End& end, Rank first_rank, const PairMember& first, Rank rank,
                      const PairMember& member) {
   if (member.world_size != first.world_size) {
-    refuse(end, fmt::format("rank {} expects {} ranks, rank {} expects {}", first_rank,
-                            first.world_size, rank, member.world_size));
+    disagree(end, fmt::format("rank {} expects {} ranks, rank {} expects {}", first_rank,
+                              first.world_size, rank, member.world_size));
   }
   if (!same_layout(member.layout, first.layout)) {
-    refuse(end, fmt::format("rank {} has {}, rank {} has {}; all ranks of a side have the same",
-                            first_rank, describe(first.layout), rank, describe(member.layout)));
+    disagree(end, fmt::format("rank {} has {}, rank {} has {}; all ranks of a side have the same",
+                              first_rank, describe(first.layout), rank, describe(member.layout)));
   }
   if (member.remote != first.remote) {
-    refuse(end, fmt::format("rank {} waits for \"{}\", rank {} for \"{}\"", first_rank,
-                            first.remote, rank, member.remote));
+    disagree(end, fmt::format("rank {} waits for \"{}\", rank {} for \"{}\"", first_rank,
+                              first.remote, rank, member.remote));
   }
 }
 
@@ -59,12 +59,12 @@ std::map<std::size_t, Rank> places(const End& end, const Catalog::PairMembers& m
     }
     const auto position = position_in(layout->mesh, *layout->coordinate);
     if (!position) {
-      refuse(end, fmt::format("rank {} stands at ({}), outside of its mesh {}", rank,
-                              fmt::join(*layout->coordinate, ", "), to_string(layout->mesh)));
+      disagree(end, fmt::format("rank {} stands at ({}), outside of its mesh {}", rank,
+                                fmt::join(*layout->coordinate, ", "), to_string(layout->mesh)));
     }
     if (const auto [at, fresh] = places.emplace(*position, rank); !fresh) {
-      refuse(end, fmt::format("ranks {} and {} both stand at ({}) of the mesh", at->second, rank,
-                              fmt::join(*layout->coordinate, ", ")));
+      disagree(end, fmt::format("ranks {} and {} both stand at ({}) of the mesh", at->second, rank,
+                                fmt::join(*layout->coordinate, ", ")));
     }
   }
   return places;
@@ -100,7 +100,7 @@ Finding find_side(const Catalog& catalog, const End& end, const KnownFailures* k
   if (members.empty()) return {std::nullopt, fmt::format("{} has no ranks yet", to_string(end))};
   const auto& [first_rank, first] = *members.begin();
   const std::int64_t size = first->world_size;
-  if (size < 1) refuse(end, fmt::format("rank {} expects {} ranks", first_rank, size));
+  if (size < 1) disagree(end, fmt::format("rank {} expects {} ranks", first_rank, size));
   for (const auto& [rank, member] : members) {
     check_agreement(end, first_rank, *first, rank, *member);
   }
@@ -109,13 +109,13 @@ Finding find_side(const Catalog& catalog, const End& end, const KnownFailures* k
   if (first->layout) {
     const Layout probe(Mesh(first->layout->mesh), first->layout->placements);
     if (static_cast<std::int64_t>(probe.mesh().size()) != size) {
-      refuse(end, fmt::format("the mesh {} has {} ranks, {} are expected",
-                              to_string(first->layout->mesh), probe.mesh().size(), size));
+      disagree(end, fmt::format("the mesh {} has {} ranks, {} are expected",
+                                to_string(first->layout->mesh), probe.mesh().size(), size));
     }
   }
   if (static_cast<std::int64_t>(members.size()) > size) {
-    refuse(end, fmt::format("ranks {} say they belong to it, {} are expected",
-                            fmt::join(ranks, ", "), size));
+    disagree(end, fmt::format("ranks {} say they belong to it, {} are expected",
+                              fmt::join(ranks, ", "), size));
   }
   const auto order = places(end, members);
   if (static_cast<std::int64_t>(members.size()) < size) {

@@ -15,23 +15,25 @@ namespace {
 
 constexpr const char* variable = "TENSORBUS_STATE_DIR";
 
-[[noreturn]] void refuse(const std::string& folder, const std::string& why) {
+[[noreturn]] void refuse_folder(const std::string& folder, const std::string& why) {
   throw Error(Code::invalid_argument, fmt::format("{}={}: {}", variable, folder, why));
 }
 
 // As it is at its own name: others could change where a link leads.
 void check_private(const std::string& folder) {
   struct stat found {};
-  if (::lstat(folder.c_str(), &found) != 0) refuse(folder, os::errno_message("lstat", errno));
-  if (S_ISLNK(found.st_mode)) refuse(folder, "it is a symbolic link; name the folder itself");
-  if (!S_ISDIR(found.st_mode)) refuse(folder, "it is not a folder");
+  if (::lstat(folder.c_str(), &found) != 0)
+    refuse_folder(folder, os::errno_message("lstat", errno));
+  if (S_ISLNK(found.st_mode))
+    refuse_folder(folder, "it is a symbolic link; name the folder itself");
+  if (!S_ISDIR(found.st_mode)) refuse_folder(folder, "it is not a folder");
   if (found.st_uid != ::geteuid()) {
-    refuse(folder,
-           fmt::format("it belongs to user {}, not to us (user {})", found.st_uid, ::geteuid()));
+    refuse_folder(folder, fmt::format("it belongs to user {}, not to us (user {})", found.st_uid,
+                                      ::geteuid()));
   }
   if ((found.st_mode & 077) != 0) {
-    refuse(folder,
-           fmt::format("others may enter it (mode {:04o}); chmod 700 it", found.st_mode & 07777));
+    refuse_folder(folder, fmt::format("others may enter it (mode {:04o}); chmod 700 it",
+                                      found.st_mode & 07777));
   }
 }
 
@@ -44,9 +46,9 @@ std::string path_of(Rank rank, const char* what) {
 std::string agent_folder() {
   const auto given = config::variable(variable);
   if (!given) return "/tmp";
-  if (!given->starts_with("/")) refuse(*given, "give a path that starts with a /");
+  if (!given->starts_with("/")) refuse_folder(*given, "give a path that starts with a /");
   if (::mkdir(given->c_str(), 0700) != 0 && errno != EEXIST) {
-    refuse(*given, os::errno_message("it cannot be made", errno));
+    refuse_folder(*given, os::errno_message("it cannot be made", errno));
   }
   check_private(*given);
   return *given;

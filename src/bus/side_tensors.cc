@@ -7,6 +7,7 @@
 #include <optional>
 #include <utility>
 
+#include "base/refuse.h"
 #include "tensor/global_shape.h"
 #include "tensorbus/status.h"
 
@@ -15,8 +16,6 @@ namespace {
 
 using tensorbus::to_string;
 using Problems = std::vector<std::string>;
-
-[[noreturn]] void refuse(const std::string& why) { throw Error(Code::invalid_argument, why); }
 
 void refuse_if_any(const std::string& what, const Problems& problems) {
   if (!problems.empty()) refuse(fmt::format("{}: {}", what, fmt::join(problems, "; ")));

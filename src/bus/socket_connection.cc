@@ -34,17 +34,8 @@ namespace {
 // How long an agent may take to say whether it had accepted something that is withdrawn.
 constexpr Duration withdraw_time = std::chrono::seconds(1);
 
-std::uint64_t random_session() {
-  std::uint64_t session = 0;
-  while (session == 0) {
-    const Id16 id = random_id();
-    std::memcpy(&session, id.data(), sizeof session);
-  }
-  return session;
-}
-
 // A submitted command until its outcome.
-struct Entry {
+struct Submitted {
   enum class State : std::uint8_t { submitted, accepted, refused };
 
   Command command;
@@ -58,7 +49,7 @@ struct Entry {
   bool abandoned = false;  // nobody waits for its acceptance: cancel it then
 };
 
-struct Request {
+struct Question {
   bool answered = false;
   QueueState queue;
   Status status;
@@ -68,7 +59,7 @@ class SocketConnection final : public Connection,
                                public std::enable_shared_from_this<SocketConnection> {
  public:
   SocketConnection(SocketConnectionOptions options, Deadline deadline)
-      : options_(std::move(options)), session_(random_session()) {
+      : options_(std::move(options)), session_(random_number()) {
     Greeted agent = greet_agent(options_, session_, wake_, closed_, false, deadline);
     const std::lock_guard lock(mutex_);
     adopt(std::move(agent));
@@ -102,17 +93,17 @@ class SocketConnection final : public Connection,
     if (const auto* close = std::get_if<CloseBatch>(&command)) {
       registrations_.erase(close->registration);
     }
-    const auto entry = std::make_shared<Entry>();
+    const auto entry = std::make_shared<Submitted>();
     entry->command = command;
     entry->loan = std::move(loan);
     entry->deadline = command_deadline;
     enter(entry);
     try {
-      await(lock, accept_deadline, [&] { return entry->state != Entry::State::submitted; });
+      await(lock, accept_deadline, [&] { return entry->state != Submitted::State::submitted; });
     } catch (const Error& error) {
       withdraw(lock, entry, error);
     }
-    if (entry->state == Entry::State::refused) throw Error(entry->refusal);
+    if (entry->state == Submitted::State::refused) throw Error(entry->refusal);
     return entry->pending;
   }
 
@@ -120,7 +111,7 @@ class SocketConnection final : public Connection,
     os::check_not_forked(made_in_, "client");
     const std::lock_guard lock(mutex_);
     if (closed_) throw Error(Code::failed, "this client is closed");
-    const auto entry = std::make_shared<Entry>();
+    const auto entry = std::make_shared<Submitted>();
     entry->command = command;
     entry->deadline = deadline;
     entry->quiet = true;
@@ -129,13 +120,14 @@ class SocketConnection final : public Connection,
   }
 
   bool withdraw(Pending& pending) override {
-    std::shared_ptr<Entry> entry;
+    std::shared_ptr<Submitted> entry;
     try {
       std::unique_lock lock(mutex_);
       const auto found = std::find_if(entries_.begin(), entries_.end(), [&](const auto& each) {
         return each.second->pending.get() == &pending;
       });
-      if (found == entries_.end() || found->second->state != Entry::State::submitted) return true;
+      if (found == entries_.end() || found->second->state != Submitted::State::submitted)
+        return true;
       entry = found->second;
       withdraw(lock, entry, Error(Code::timeout, "the agent has not answered"));
       return true;
@@ -152,7 +144,7 @@ class SocketConnection final : public Connection,
     if (const auto* close = std::get_if<CloseBatch>(&command)) {
       registrations_.erase(close->registration);
     }
-    const auto entry = std::make_shared<Entry>();
+    const auto entry = std::make_shared<Submitted>();
     entry->command = command;
     enter(entry);
     if (socket_ != nullptr) wake_.signal();  // nobody waits for it
@@ -182,7 +174,7 @@ class SocketConnection final : public Connection,
 
   void close() noexcept override {
     if (made_in_ != os::fork_generation()) return;
-    std::map<std::uint64_t, std::shared_ptr<Entry>> orphans;
+    std::map<std::uint64_t, std::shared_ptr<Submitted>> orphans;
     {
       const std::lock_guard lock(mutex_);
       if (closed_.exchange(true)) return;
@@ -191,8 +183,8 @@ class SocketConnection final : public Connection,
       orphans.swap(entries_);
       registrations_.clear();
       for (const auto& [sequence, entry] : orphans) {
-        if (entry->state != Entry::State::submitted) continue;
-        entry->state = Entry::State::refused;
+        if (entry->state != Submitted::State::submitted) continue;
+        entry->state = Submitted::State::refused;
         entry->refusal = {Code::cancelled, "the client was closed"};
       }
       changed_.notify_all();
@@ -230,16 +222,16 @@ class SocketConnection final : public Connection,
   // --- under the mutex ----------------------------------------------------------------------
 
   // For the first time, or with an agent that has come back.
-  void enter(const std::shared_ptr<Entry>& entry) {
+  void enter(const std::shared_ptr<Submitted>& entry) {
     entry->sequence = ++sequence_;
     if (entry->pending == nullptr) entry->pending = make_pending(entry);
     entries_[entry->sequence] = entry;
     send_entry(entry->sequence, *entry);
   }
 
-  std::shared_ptr<PendingCommand> make_pending(const std::shared_ptr<Entry>& entry) {
+  std::shared_ptr<PendingCommand> make_pending(const std::shared_ptr<Submitted>& entry) {
     const std::weak_ptr<SocketConnection> connection = weak_from_this();
-    const std::weak_ptr<Entry> weak = entry;
+    const std::weak_ptr<Submitted> weak = entry;
     return std::make_shared<PendingCommand>(
         CommandId{session_, entry->sequence}, describe(entry->command),
         [connection, weak](const Status& reason) {
@@ -254,7 +246,7 @@ class SocketConnection final : public Connection,
         });
   }
 
-  void send_entry(std::uint64_t sequence, Entry& entry) {
+  void send_entry(std::uint64_t sequence, Submitted& entry) {
     if (socket_ == nullptr) return;
     wire::Submit submit;
     submit.sequence = sequence;
@@ -274,8 +266,8 @@ class SocketConnection final : public Connection,
     send(std::move(submit), std::move(offered.fds));
   }
 
-  void refuse(std::uint64_t sequence, Entry& entry, const Status& reason) {
-    entry.state = Entry::State::refused;
+  void refuse(std::uint64_t sequence, Submitted& entry, const Status& reason) {
+    entry.state = Submitted::State::refused;
     entry.refusal = reason;
     entries_.erase(sequence);
     changed_.notify_all();
@@ -338,9 +330,9 @@ class SocketConnection final : public Connection,
   }
 
   // The caller gives up. Returns if the command turns out to be accepted after all.
-  void withdraw(std::unique_lock<std::mutex>& lock, const std::shared_ptr<Entry>& entry,
+  void withdraw(std::unique_lock<std::mutex>& lock, const std::shared_ptr<Submitted>& entry,
                 const Error& why) {
-    const auto answered = [&] { return entry->state != Entry::State::submitted; };
+    const auto answered = [&] { return entry->state != Submitted::State::submitted; };
     if (socket_ != nullptr) {
       send(wire::Withdraw{entry->sequence});
       if (why.code() == Code::timeout) {
@@ -363,12 +355,12 @@ class SocketConnection final : public Connection,
   }
 
   template <typename Make>
-  std::shared_ptr<Request> ask(Make make, Deadline deadline) {
+  std::shared_ptr<Question> ask(Make make, Deadline deadline) {
     os::check_not_forked(made_in_, "client");
     std::unique_lock lock(mutex_);
     if (closed_) throw Error(Code::failed, "this client is closed");
     const std::uint64_t number = ++requests_made_;
-    const auto request = std::make_shared<Request>();
+    const auto request = std::make_shared<Question>();
     requests_[number] = request;
     if (socket_ == nullptr) request->status = {Code::unreachable, "its agent has ended"};
     send(make(number));
@@ -386,12 +378,12 @@ class SocketConnection final : public Connection,
     return request;
   }
 
-  void cancel(const Entry& entry, const Status& reason) {
+  void cancel(const Submitted& entry, const Status& reason) {
     const std::lock_guard lock(mutex_);
     if (entries_.contains(entry.sequence)) send(wire::Cancel{entry.sequence, reason});
   }
 
-  bool listen(const PendingCommand& pending, const Entry& entry, Deadline deadline) {
+  bool listen(const PendingCommand& pending, const Submitted& entry, Deadline deadline) {
     if (made_in_ != os::fork_generation()) return false;
     std::unique_lock lock(mutex_);
     // Whoever has taken in its outcome completes it next.
@@ -473,7 +465,7 @@ class SocketConnection final : public Connection,
     if (const auto* accepted = std::get_if<wire::Accepted>(&message)) {
       const auto found = entries_.find(accepted->sequence);
       if (found == entries_.end()) return;
-      found->second->state = Entry::State::accepted;
+      found->second->state = Submitted::State::accepted;
       if (found->second->abandoned) {
         send(wire::Cancel{accepted->sequence, {Code::cancelled, "its caller has given up"}});
       }
@@ -481,14 +473,14 @@ class SocketConnection final : public Connection,
     } else if (const auto* refused = std::get_if<wire::Refused>(&message)) {
       const auto found = entries_.find(refused->sequence);
       if (found == entries_.end()) return;
-      const std::shared_ptr<Entry> entry = found->second;
+      const std::shared_ptr<Submitted> entry = found->second;
       refuse(refused->sequence, *entry, refused->reason);
       over.emplace_back(entry->pending, Outcome{.status = refused->reason});
     } else if (const auto* done = std::get_if<wire::Done>(&message)) {
       const auto found = entries_.find(done->sequence);
       if (found == entries_.end()) return;
       Outcome outcome = decode_outcome(done->outcome);
-      found->second->state = Entry::State::accepted;
+      found->second->state = Submitted::State::accepted;
       remember(*found->second, outcome);
       over.emplace_back(found->second->pending, std::move(outcome));
       entries_.erase(found);
@@ -516,13 +508,13 @@ class SocketConnection final : public Connection,
   }
 
   // Registrations are made again with an agent that replaces this one.
-  void remember(const Entry& entry, const Outcome& outcome) {
+  void remember(const Submitted& entry, const Outcome& outcome) {
     const auto* batch = std::get_if<RegisterBatch>(&entry.command);
     if (batch == nullptr || !outcome.status.ok()) return;
     registrations_[batch->registration] = {entry.command, entry.loan};
   }
 
-  Outcome ended_with_agent(const Entry& entry) const {
+  Outcome ended_with_agent(const Submitted& entry) const {
     return {.status = {Code::unreachable,
                        fmt::format("{}: agent {} (process {}) ended before it was over; what it "
                                    "has moved is not known. It can be tried again when the agent "
@@ -536,11 +528,11 @@ class SocketConnection final : public Connection,
     // What it had no time to say is in its journal.
     const std::uint64_t accepted = last_accepted(options_.queue_path, session_).value_or(0);
     for (auto at = entries_.begin(); at != entries_.end();) {
-      if (at->second->state != Entry::State::accepted && at->first > accepted) {
+      if (at->second->state != Submitted::State::accepted && at->first > accepted) {
         ++at;
         continue;
       }
-      at->second->state = Entry::State::accepted;
+      at->second->state = Submitted::State::accepted;
       over.emplace_back(at->second->pending, ended_with_agent(*at->second));
       at = entries_.erase(at);
     }
@@ -563,11 +555,11 @@ class SocketConnection final : public Connection,
       log::info("agent {} is back as process {}", options_.rank, welcome.pid);
       // In one go: what another thread submits meanwhile would be sent twice.
       adopt(std::move(agent));
-      std::map<std::uint64_t, std::shared_ptr<Entry>> unanswered;
+      std::map<std::uint64_t, std::shared_ptr<Submitted>> unanswered;
       unanswered.swap(entries_);
       sequence_ = std::max(sequence_, welcome.last_accepted);
       for (const auto& [number, registration] : registrations_) {
-        const auto entry = std::make_shared<Entry>();
+        const auto entry = std::make_shared<Submitted>();
         entry->command = registration.command;
         entry->loan = registration.loan;
         enter(entry);
@@ -579,7 +571,7 @@ class SocketConnection final : public Connection,
       for (const auto& [sequence, entry] : unanswered) {
         if (sequence <= welcome.last_accepted) {
           // The last agent had accepted it and could not say so.
-          entry->state = Entry::State::accepted;
+          entry->state = Submitted::State::accepted;
           over.emplace_back(entry->pending, ended_with_agent(*entry));
         } else if (!entry->abandoned) {
           enter(entry);
@@ -607,10 +599,10 @@ class SocketConnection final : public Connection,
   std::shared_ptr<FrameSocket> socket_;
   bool listening_ = false;  // a caller does, so that the thread need not
   std::uint64_t sequence_ = 0;
-  std::map<std::uint64_t, std::shared_ptr<Entry>> entries_;
+  std::map<std::uint64_t, std::shared_ptr<Submitted>> entries_;
   std::map<std::uint64_t, Registration> registrations_;
   std::uint64_t requests_made_ = 0;
-  std::map<std::uint64_t, std::shared_ptr<Request>> requests_;
+  std::map<std::uint64_t, std::shared_ptr<Question>> requests_;
   const std::shared_ptr<bool> gone_ = std::make_shared<bool>(false);  // of the thread alone
   std::thread thread_;
 };

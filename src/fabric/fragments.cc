@@ -71,15 +71,15 @@ class Slicer {
 };
 
 // Pieces as equal as can be: a short last one would cost as much as a full one.
-std::int64_t piece_bytes(std::int64_t chunk_bytes, std::int64_t most_bytes) {
-  const std::int64_t pieces = (chunk_bytes + most_bytes - 1) / most_bytes;
+std::int64_t piece_bytes(std::int64_t chunk_bytes, std::int64_t longest) {
+  const std::int64_t pieces = (chunk_bytes + longest - 1) / longest;
   const std::int64_t even = (chunk_bytes + pieces - 1) / pieces;
   return (even + plan::part_alignment - 1) / plan::part_alignment * plan::part_alignment;
 }
 
 }  // namespace
 
-Program cut(const Program& program, std::int64_t most_bytes) {
+Program cut(const Program& program, std::int64_t longest) {
   Program result;
   result.reader = program.reader;
   result.source = program.source;
@@ -87,7 +87,7 @@ Program cut(const Program& program, std::int64_t most_bytes) {
   for (const Chunk& chunk : program.chunks) {
     if (chunk.wire_bytes == 0) continue;
     // Parts start at multiples of their alignment, so no element crosses such a cut.
-    const std::int64_t step = piece_bytes(chunk.wire_bytes, most_bytes);
+    const std::int64_t step = piece_bytes(chunk.wire_bytes, longest);
     // Runs lie in the order of `wire`, so one that goes on after a cut is the next piece's first.
     std::size_t at = chunk.first_run;
     for (std::int64_t begin = 0; begin < chunk.wire_bytes; begin += step) {

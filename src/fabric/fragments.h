@@ -8,9 +8,9 @@
 
 namespace tensorbus::fabric {
 
-// The same program with chunks of at most `most_bytes` (a positive multiple of
+// The same program with chunks of at most `longest` (a positive multiple of
 // plan::part_alignment). Where it is cut depends on the sizes of the chunks alone, so both sides of
 // a stream cut alike whatever their strides. Chunks that carry nothing are left out.
-plan::Program cut(const plan::Program& program, std::int64_t most_bytes);
+plan::Program cut(const plan::Program& program, std::int64_t longest);
 
 }  // namespace tensorbus::fabric

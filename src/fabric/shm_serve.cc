@@ -25,16 +25,16 @@ std::string packed_body(std::uint64_t request, const Status& status, std::uint64
 
 ShmRemoteRegion::Otherwise way_into(bool allowed, const ShmPeer& peer, std::string_view table,
                                     os::Fd lender) {
-  using Path = ShmRemoteRegion::Path;
+  using Way = ShmRemoteRegion::Path;
   const std::optional<Probe> probe = ShmRemoteRegion::probe_in(table);
-  if (!probe) return {peer.memory_readable ? Path::process_memory : Path::packed, nullptr};
-  if (!allowed || !lender) return {Path::packed, nullptr};
+  if (!probe) return {peer.memory_readable ? Way::process_memory : Way::packed, nullptr};
+  if (!allowed || !lender) return {Way::packed, nullptr};
   try {
-    return {Path::process_memory, std::make_shared<Lender>(std::move(lender), *probe)};
+    return {Way::process_memory, std::make_shared<Lender>(std::move(lender), *probe)};
   } catch (const Error& error) {
     log::debug("{} packs the memory of its worker for us: {}", to_string(peer.identity()),
                error.what());
-    return {Path::packed, nullptr};
+    return {Way::packed, nullptr};
   }
 }
 
@@ -126,13 +126,13 @@ void ShmCore::on_table(const PeerPtr& peer, std::string_view body) {
   if (found->second.table.size() > largest_table) throw Error(Code::failed, "an endless table");
   if (!last) return;
   const OpId id = found->second.id;
-  using Path = ShmRemoteRegion::Path;
+  using Way = ShmRemoteRegion::Path;
   try {
     auto region = std::make_shared<ShmRemoteRegion>(
         found->second.table, peer->segments,
         way_into(options_.read_process_memory, *peer, found->second.table,
                  std::move(found->second.lender)));
-    if (region->how() == Path::packed && !std::exchange(peer->window_wanted, true)) {
+    if (region->how() == Way::packed && !std::exchange(peer->window_wanted, true)) {
       post(peer, packet(PacketKind::want_window, ""));
     }
     finish(id, {}, 0, std::move(region));

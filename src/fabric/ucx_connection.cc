@@ -6,19 +6,6 @@
 #include <cstring>
 
 namespace tensorbus::fabric::ucx {
-namespace {
-
-// Not to be guessed: whoever knows a stream's number can speak in it.
-std::uint64_t random_stream() {
-  std::uint64_t number = 0;
-  while (number == 0) {
-    const Id16 id = random_id();
-    std::memcpy(&number, id.data(), sizeof number);
-  }
-  return number;
-}
-
-}  // namespace
 
 Connection::Connection(const Station& station, const Address& remote, const std::string& secret,
                        Deadline deadline)
@@ -29,7 +16,7 @@ Connection::Connection(const Station& station, const Address& remote, const std:
       secret_(secret),
       greeting_deadline_(deadline),
       endpoint_(std::make_unique<Endpoint>(station.worker, station.outbox, remote.where)),
-      stream_(random_stream()),
+      stream_(random_number()),
       next_heartbeat_(station.clock.now() + heartbeat_every) {
   hello_ = {stream_, random_id(), station.self, remote.identity.id, station.worker.address()};
   send(Kind::hello, 0, 0, encode(hello_));
@@ -44,7 +31,7 @@ Connection::Connection(const Station& station, const Hello& hello, const std::st
       hello_(hello),
       greeting_deadline_(station.clock.now() + greeting_time),
       endpoint_(std::make_unique<Endpoint>(station.worker, station.outbox, hello.address)),
-      stream_(random_stream()),
+      stream_(random_number()),
       remote_stream_(hello.stream),
       received_(1),
       next_heartbeat_(station.clock.now() + heartbeat_every),

@@ -8,6 +8,9 @@
 
 namespace tensorbus::push_pull {
 
+// The loop's mutex is let go for copies that are longer.
+inline constexpr std::size_t long_copy = 32 * 1024;
+
 struct Measure {
   std::size_t bytes = 0;
   bool dense = true;  // its elements lie in a row, in order

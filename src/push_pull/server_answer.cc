@@ -9,13 +9,6 @@
 #include "tensor/view.h"
 
 namespace tensorbus::push_pull {
-namespace {
-
-// Copies longer than this let others in.
-constexpr std::size_t long_copy = 32 * 1024;
-
-}  // namespace
-
 Server::Impl::Incoming& Server::Impl::take_handler(Handler given) {
   const auto handler = static_cast<std::uint64_t>(given);
   Incoming* const incoming = by_handler_.find(handler);

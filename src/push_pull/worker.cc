@@ -14,8 +14,6 @@ namespace {
 // Requests that nobody has waited for. Each has a word at every server's link.
 constexpr std::size_t most_records = 1024;
 constexpr std::size_t small_request = 4 * 1024;
-// Copies longer than this let others in.
-constexpr std::size_t long_copy = 32 * 1024;
 
 }  // namespace
 

@@ -16,7 +16,6 @@ namespace {
 // A server that has begun to write when the time is up may finish.
 constexpr Duration grace = std::chrono::milliseconds(50);
 constexpr Duration look_at_orphans_every = std::chrono::seconds(1);
-constexpr std::size_t long_copy = 32 * 1024;
 
 bool is_running(const fabric::Identity& process) {
   try {

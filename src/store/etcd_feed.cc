@@ -6,7 +6,7 @@ namespace tensorbus::store::etcd {
 namespace {
 
 // A member that takes the request and says nothing is left after this time.
-constexpr std::chrono::seconds connect_limit{5};
+constexpr std::chrono::seconds first_answer_limit{5};
 
 }  // namespace
 
@@ -36,7 +36,7 @@ bool Feed::connect(const Call& call) {
       return true;
     }
     auto stream = std::make_unique<WatchStream>(link_->gateway, range_, revision_ + 1, call);
-    auto message = stream->next(call.until(Deadline::after(connect_limit)));
+    auto message = stream->next(call.until(Deadline::after(first_answer_limit)));
     if (message && message->kind == WatchStream::Message::Kind::created) {
       stream_ = std::move(stream);
       connection_lost_ = false;

@@ -5,17 +5,13 @@
 
 #include <algorithm>
 #include <charconv>
-#include <random>
+
+#include "base/secret.h"
 
 namespace tensorbus::store::etcd {
 namespace {
 
 const Json nothing;
-
-std::uint64_t random_bits() {
-  std::random_device device;
-  return (static_cast<std::uint64_t>(device()) << 32) | device();
-}
 
 }  // namespace
 
@@ -169,8 +165,10 @@ Json packed(std::vector<Json> operations) {
   return list;
 }
 
-std::string random_name() { return fmt::format("{:016x}{:016x}", random_bits(), random_bits()); }
+std::string random_name() {
+  return fmt::format("{:016x}{:016x}", random_number(), random_number());
+}
 
-std::int64_t random_lease_id() { return static_cast<std::int64_t>((random_bits() >> 1) | 1); }
+std::int64_t random_lease_id() { return static_cast<std::int64_t>((random_number() >> 1) | 1); }
 
 }  // namespace tensorbus::store::etcd

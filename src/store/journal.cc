@@ -24,7 +24,7 @@ constexpr std::size_t smallest_compaction = 16 * 1024 * 1024;
 
 std::uint32_t check_of(std::uint32_t size) { return XXH32(&size, sizeof size, 0); }
 
-std::string encode(const JournalRecord& record) {
+std::string encode_record(const JournalRecord& record) {
   if (Journal::size_of(record) > UINT32_MAX) {
     throw Error(Code::failed, "a change of more than 4 GiB cannot be kept in a journal");
   }
@@ -183,7 +183,7 @@ std::size_t Journal::size_of(const JournalRecord& record) noexcept {
   return record_header_size + op_lengths_and_ids + record.session.size() + record.body.size();
 }
 
-void Journal::append(const JournalRecord& record) { pending_ += encode(record); }
+void Journal::append(const JournalRecord& record) { pending_ += encode_record(record); }
 
 void Journal::flush() {
   if (pending_.empty()) return;

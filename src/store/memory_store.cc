@@ -220,8 +220,8 @@ class MemoryStore::WatchHandle final : public Watch {
     Decoder reply(blocked_.reply);
     reply.integer<std::uint64_t>();
     for (const WatchedKey& present : read_watched_keys(reply)) {
-      blocked_.events.push_back(encode({StoreEvent::Kind::put, std::string(present.key),
-                                        std::string(present.value), present.revision}));
+      blocked_.events.push_back(encode(StoreEvent{StoreEvent::Kind::put, std::string(present.key),
+                                                  std::string(present.value), present.revision}));
     }
   }
 

@@ -4,10 +4,10 @@
 
 #include <algorithm>
 #include <array>
-#include <random>
 
 #include "base/bytes.h"
 #include "base/log.h"
+#include "base/secret.h"
 #include "store/barriers.h"
 
 namespace tensorbus::store {
@@ -15,11 +15,6 @@ namespace {
 
 // All members may give up at the same moment and then take turns.
 constexpr Duration withdrawal_time = std::chrono::seconds(2);
-
-std::uint64_t random_number() {
-  std::random_device random;
-  return (std::uint64_t{random()} << 32) | random();
-}
 
 }  // namespace
 

@@ -25,7 +25,7 @@
 namespace tensorbus::tools {
 namespace {
 
-struct Options {
+struct AgentOptions {
   std::string store;
   Rank rank = 0;
   Rank world_size = 0;
@@ -48,7 +48,7 @@ std::string path_for(std::string path, Rank rank, std::string (*fallback)(Rank))
   return path;
 }
 
-void check(const Options& options) {
+void check(const AgentOptions& options) {
   const auto refuse = [](const std::string& why) { throw Error(Code::invalid_argument, why); };
   if (options.store.empty()) refuse("no store: give --store URL or set TENSORBUS_STORE");
   if (options.spawn < 1) refuse("--spawn is the number of agents, 1 or more");
@@ -71,7 +71,7 @@ sigset_t stop_signals() {
   return signals;
 }
 
-int serve(const Options& options) {
+int serve(const AgentOptions& options) {
   // Blocked before any thread exists, so that they come to sigwait() alone.
   const sigset_t signals = stop_signals();
   ::pthread_sigmask(SIG_BLOCK, &signals, nullptr);
@@ -114,7 +114,7 @@ int serve(const Options& options) {
 }
 
 // One process per agent: a crash of one is not the end of the others.
-int serve_several(const Options& options) {
+int serve_several(const AgentOptions& options) {
   const sigset_t signals = stop_signals();
   sigset_t all = signals;
   ::sigaddset(&all, SIGCHLD);
@@ -127,7 +127,7 @@ int serve_several(const Options& options) {
     if (child == 0) {
       ::prctl(PR_SET_PDEATHSIG, SIGTERM);
       if (::getppid() != parent) ::_exit(exit_failed);
-      Options own = options;
+      AgentOptions own = options;
       own.rank = options.rank + i;
       log::set_sink_to_stderr_as(fmt::format("agent {}", own.rank));
       try {
@@ -162,7 +162,7 @@ int serve_several(const Options& options) {
   return result;
 }
 
-int run_agents(Options options) {
+int run_agents(AgentOptions options) {
   raise_descriptor_limit();
   if (options.store.empty()) options.store = config::variable("TENSORBUS_STORE").value_or("");
   if (options.space.empty()) {
@@ -177,7 +177,7 @@ int run_agents(Options options) {
 }  // namespace
 
 void add_agent(CLI::App& app, Run& run) {
-  auto options = std::make_shared<Options>();
+  auto options = std::make_shared<AgentOptions>();
   CLI::App* command = app.add_subcommand(
       "agent", "Serve the workers of one rank: take their commands and move their tensors");
   command->add_option("--store", options->store,

@@ -17,7 +17,7 @@
 namespace tensorbus::tools {
 namespace {
 
-struct Options {
+struct DoctorOptions {
   std::string bind;
   std::string ports;
   std::string peer;
@@ -58,7 +58,7 @@ std::string peer_bytes(const std::string& given) {
   return {std::istreambuf_iterator<char>(file), {}};
 }
 
-int examine(const Options& options) {
+int examine(const DoctorOptions& options) {
   const std::string bind =
       options.bind.empty() ? config::variable("TENSORBUS_BIND").value_or("") : options.bind;
   Findings findings;
@@ -123,7 +123,7 @@ std::string to_json(const Findings& findings) {
 }
 
 void add_doctor(CLI::App& app, Run& run) {
-  auto options = std::make_shared<Options>();
+  auto options = std::make_shared<DoctorOptions>();
   CLI::App* command =
       app.add_subcommand("doctor", "Look at this machine: limits, UCX, who can be reached and how");
   command->add_option("--bind", options->bind,

@@ -28,7 +28,7 @@
 namespace tensorbus::tools {
 namespace {
 
-struct Options {
+struct LaunchOptions {
   push_pull::Job job;
   std::string python;
 };
@@ -149,7 +149,7 @@ std::uint16_t read_port(const os::Fd& from) {
   return port;
 }
 
-void run_script(const Options& options, push_pull::Role role, int rank,
+void run_script(const LaunchOptions& options, push_pull::Role role, int rank,
                 const std::vector<std::string>& script) {
   const auto set = [](const char* name, const auto& value) {
     ::setenv(name, fmt::format("{}", value).c_str(), 1);
@@ -245,7 +245,7 @@ void check_script(const std::vector<std::string>& script) {
                   : "there is no script " + script.front());
 }
 
-int launch(Options options, const std::vector<std::string>& script) {
+int launch(LaunchOptions options, const std::vector<std::string>& script) {
   check_script(script);
   push_pull::check(options.job);
   if (options.python.empty()) options.python = default_python();
@@ -284,7 +284,7 @@ class Formatter final : public CLI::Formatter {
 }  // namespace
 
 void add_launch(CLI::App& app, Run& run) {
-  auto options = std::make_shared<Options>();
+  auto options = std::make_shared<LaunchOptions>();
   CLI::App* command = app.add_subcommand(
       "launch", "Run a push-pull script on this host: a scheduler, and the script in every role");
   command->add_option("--workers", options->job.workers, "Worker groups")->capture_default_str();

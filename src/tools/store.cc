@@ -17,7 +17,7 @@
 namespace tensorbus::tools {
 namespace {
 
-struct Options {
+struct StoreOptions {
   StoreServerOptions server;
   std::string token_file;
 };
@@ -35,7 +35,7 @@ void warn_of_strangers(const StoreServerOptions& options, const std::string& url
       is_loopback(options.host) ? "every user of this host" : "everybody who can reach it");
 }
 
-int serve(Options options) {
+int serve(StoreOptions options) {
   raise_descriptor_limit();
   options.server.token = read_token(options.token_file);
   if (!options.server.token) options.server.token = config::variable("TENSORBUS_TOKEN");
@@ -77,7 +77,7 @@ void raise_descriptor_limit() {
 }
 
 void add_store(CLI::App& app, Run& run) {
-  auto options = std::make_shared<Options>();
+  auto options = std::make_shared<StoreOptions>();
   CLI::App* command = app.add_subcommand(
       "store", "Serve the rendezvous store, for tensorbus and torch TCPStore clients");
   command->add_option("--host", options->server.host, "The only address to listen on")
