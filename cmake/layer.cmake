@@ -20,6 +20,17 @@ if(TENSORBUS_SANITIZE)
   endif()
 endif()
 
+# Several sources at a time: most of a file's time goes into headers that its neighbours read, too.
+function(tensorbus_unite target)
+  if(TENSORBUS_UNITY)
+    # Relocatable: without paths of this machine, so that the cache serves other clones.
+    set_target_properties(${target} PROPERTIES
+      UNITY_BUILD ON UNITY_BUILD_BATCH_SIZE 8 UNITY_BUILD_RELOCATABLE ON)
+    # A class of a source file looks like one of a header then.
+    target_compile_options(${target} PRIVATE $<$<CXX_COMPILER_ID:GNU>:-Wno-subobject-linkage>)
+  endif()
+endfunction()
+
 function(tensorbus_layer name)
   cmake_parse_arguments(LAYER "" "EXCLUDE" "USES;LIBRARIES" ${ARGN})
   file(GLOB sources CONFIGURE_DEPENDS ${CMAKE_CURRENT_SOURCE_DIR}/src/${name}/*.cc)
@@ -32,6 +43,7 @@ function(tensorbus_layer name)
   list(TRANSFORM LAYER_USES PREPEND tensorbus_)
 
   add_library(tensorbus_${name} STATIC ${sources})
+  tensorbus_unite(tensorbus_${name})
   target_include_directories(tensorbus_${name}
     PUBLIC $<BUILD_INTERFACE:${CMAKE_CURRENT_SOURCE_DIR}/include>
            $<BUILD_INTERFACE:${CMAKE_CURRENT_SOURCE_DIR}/src>)

@@ -18,18 +18,36 @@ MANY_SEEDS = 100_000
 SEEDS_WITH_A_MISTAKE = 5_000
 
 
-def compile_edited(source: str, text: str, folder: Path) -> Path:
-    """The object of a source file with other contents."""
-    commands = json.loads((BUILD / "compile_commands.json").read_text())
-    command = next(each for each in commands if each["file"] == str(ROOT / source))
-    edited = folder / Path(source).name
-    edited.write_text(text)
-    target = edited.with_suffix(".o")
-    words = shlex.split(command["command"])
-    words[words.index("-o") + 1] = str(target)
-    words[words.index("-c") + 1] = str(edited)
-    subprocess.run(words, cwd=command["directory"], check=True)
-    return target
+def compile_edited(texts: dict[str, str], folder: Path) -> list[Path]:
+    """Objects in which these source files have other contents.
+
+    The build compiles several sources as one, which includes them: of those that include an edited
+    one a copy is made that includes the edited text.
+    """
+    edited: dict[str, Path] = {}
+    for source, text in texts.items():
+        edited[str(ROOT / source)] = folder / Path(source).name
+        edited[str(ROOT / source)].write_text(text)
+    objects: list[Path] = []
+    for command in json.loads((BUILD / "compile_commands.json").read_text()):
+        united = Path(command["file"])
+        if not united.is_relative_to(BUILD):
+            continue
+        included = [
+            str(ROOT / name)
+            for name in re.findall(r'^#include "(.*)"$', united.read_text(), re.MULTILINE)
+        ]
+        if not edited.keys() & included:
+            continue
+        copy = folder / f"united_{len(objects)}.cc"
+        copy.write_text("".join(f'#include "{edited.get(each, each)}"\n' for each in included))
+        objects.append(copy.with_suffix(".o"))
+        words = shlex.split(command["command"])
+        words[words.index("-o") + 1] = str(objects[-1])
+        words[words.index("-c") + 1] = str(copy)
+        subprocess.run(words, cwd=command["directory"], check=True)
+    assert objects
+    return objects
 
 
 def link(objects: list[Path], folder: Path) -> Path:
@@ -55,7 +73,7 @@ def make(mistake: Mistake, folder: Path) -> Path:
         text = texts.setdefault(source, (ROOT / source).read_text())
         assert text.count(old) == 1, f"{source} has changed: {old}"
         texts[source] = text.replace(old, new)
-    return link([compile_edited(source, text, folder) for source, text in texts.items()], folder)
+    return link(compile_edited(texts, folder), folder)
 
 
 def build() -> None:
