@@ -10,7 +10,7 @@
 #include <vector>
 
 #include "bus_crew.h"
-#include "os/memory.h"
+#include "os/io/memory.h"
 #include "rows.h"
 #include "tensorbus/bus.h"
 

@@ -9,7 +9,7 @@
 #include <utility>
 #include <vector>
 
-#include "fabric/two_hosts.h"
+#include "fabric/conformance/two_hosts.h"
 #include "tensorbus/deadline.h"
 #include "tensorbus/layout.h"
 

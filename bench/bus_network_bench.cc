@@ -6,8 +6,8 @@
 #include <vector>
 
 #include "bus_crew.h"
-#include "os/poll.h"
-#include "os/tcp.h"
+#include "os/io/poll.h"
+#include "os/net/tcp.h"
 #include "plain_socket.h"
 #include "rows.h"
 #include "tensorbus/bus.h"

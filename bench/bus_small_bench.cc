@@ -7,10 +7,10 @@
 #include <memory>
 #include <vector>
 
-#include "bus/client.h"
-#include "bus/daemon.h"
-#include "bus/lmdb_state.h"
-#include "bus/socket_connection.h"
+#include "bus/client/client.h"
+#include "bus/files/lmdb_state.h"
+#include "bus/host/daemon.h"
+#include "bus/socket/connection.h"
 #include "bus_crew.h"
 #include "rows.h"
 #include "tensorbus/bus.h"

@@ -11,8 +11,8 @@
 #include <cstring>
 #include <vector>
 
-#include "fabric/two_hosts.h"
-#include "os/fd.h"
+#include "fabric/conformance/two_hosts.h"
+#include "os/io/fd.h"
 
 namespace tensorbus::bench {
 

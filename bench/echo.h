@@ -16,8 +16,8 @@
 #include <unordered_map>
 #include <unordered_set>
 
-#include "os/fd.h"
-#include "os/tcp.h"
+#include "os/io/fd.h"
+#include "os/net/tcp.h"
 
 namespace tensorbus::bench {
 

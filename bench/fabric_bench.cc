@@ -6,12 +6,12 @@
 #include <vector>
 
 #include "copy/execute.h"
-#include "fabric/pool.h"
-#include "fabric/shm_fabric.h"
-#include "fabric/two_hosts.h"
+#include "fabric/conformance/two_hosts.h"
+#include "fabric/core/pool.h"
+#include "fabric/shm/fabric.h"
 #include "fabric_loop.h"
-#include "os/memory.h"
-#include "os/process.h"
+#include "os/io/memory.h"
+#include "os/process/process.h"
 #include "ping_pong.h"
 #include "rows.h"
 

@@ -10,8 +10,8 @@
 #include <utility>
 
 #include "base/clock.h"
-#include "fabric/fabric.h"
-#include "os/poll.h"
+#include "fabric/core/fabric.h"
+#include "os/io/poll.h"
 #include "rows.h"
 #include "tensorbus/status.h"
 

@@ -5,10 +5,10 @@
 
 #include <vector>
 
-#include "fabric/two_hosts.h"
-#include "fabric/ucx.h"
+#include "fabric/conformance/two_hosts.h"
+#include "fabric/ucx/ucx.h"
 #include "fabric_loop.h"
-#include "os/tcp.h"
+#include "os/net/tcp.h"
 #include "plain_socket.h"
 #include "rows.h"
 

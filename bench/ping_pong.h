@@ -10,7 +10,7 @@
 #include <atomic>
 #include <cstring>
 
-#include "fabric/two_hosts.h"
+#include "fabric/conformance/two_hosts.h"
 #include "rows.h"
 
 namespace tensorbus::bench {

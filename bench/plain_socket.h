@@ -6,7 +6,7 @@
 
 #include <cstddef>
 
-#include "os/fd.h"
+#include "os/io/fd.h"
 
 namespace tensorbus::bench {
 

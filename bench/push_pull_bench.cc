@@ -10,8 +10,8 @@
 #include <vector>
 
 #include "copy_ping_pong.h"
-#include "fabric/two_hosts.h"
-#include "fabric/ucx.h"
+#include "fabric/conformance/two_hosts.h"
+#include "fabric/ucx/ucx.h"
 #include "rows.h"
 #include "tensorbus/push_pull.h"
 

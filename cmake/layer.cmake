@@ -1,14 +1,16 @@
-# A layer is a folder of src/: a static library of its sources and a test program of its *_test.cc.
+# A layer is a folder of src/, alone or with rooms: a static library of its sources, one of what its
+# tests share (the rooms that TESTING names), and a test program of its *_test.cc.
 
 set(TENSORBUS_LAYERS "")
 # Every test program, and nothing that only users need.
 add_custom_target(unit_tests)
 
 add_library(tensorbus_options INTERFACE)
-# GCC 12 at -O3 sees overlaps in sums of strings that are not there.
+# GCC 12 at -O3 sees overlaps in sums of strings that are not there, and takes the unused alternatives
+# of a variant for uninitialised.
 target_compile_options(tensorbus_options INTERFACE
   -Wall -Wextra -Wshadow -Wconversion -Wnon-virtual-dtor
-  $<$<CXX_COMPILER_ID:GNU>:-Wno-restrict>
+  $<$<CXX_COMPILER_ID:GNU>:-Wno-restrict;-Wno-maybe-uninitialized>
   $<$<BOOL:${TENSORBUS_WERROR}>:-Werror>)
 if(TENSORBUS_SANITIZE)
   target_compile_options(tensorbus_options INTERFACE
@@ -32,14 +34,24 @@ function(tensorbus_unite target)
 endfunction()
 
 function(tensorbus_layer name)
-  cmake_parse_arguments(LAYER "" "EXCLUDE" "USES;LIBRARIES" ${ARGN})
-  file(GLOB sources CONFIGURE_DEPENDS ${CMAKE_CURRENT_SOURCE_DIR}/src/${name}/*.cc)
+  cmake_parse_arguments(LAYER "" "EXCLUDE" "USES;LIBRARIES;TESTING" ${ARGN})
+  file(GLOB_RECURSE sources CONFIGURE_DEPENDS ${CMAKE_CURRENT_SOURCE_DIR}/src/${name}/*.cc)
   if(LAYER_EXCLUDE)
     list(FILTER sources EXCLUDE REGEX "${LAYER_EXCLUDE}")
   endif()
   set(tests ${sources})
   list(FILTER sources EXCLUDE REGEX "_test\\.cc$")
   list(FILTER tests INCLUDE REGEX "_test\\.cc$")
+  set(shared "")
+  foreach(room IN LISTS LAYER_TESTING)
+    set(room_sources ${sources})
+    list(FILTER room_sources INCLUDE REGEX "/src/${name}/${room}/")
+    list(FILTER sources EXCLUDE REGEX "/src/${name}/${room}/")
+    list(APPEND shared ${room_sources})
+  endforeach()
+  set(shared_uses ${LAYER_USES})
+  list(TRANSFORM shared_uses PREPEND tensorbus_)
+  list(TRANSFORM shared_uses APPEND _testing)
   list(TRANSFORM LAYER_USES PREPEND tensorbus_)
 
   add_library(tensorbus_${name} STATIC ${sources})
@@ -53,10 +65,20 @@ function(tensorbus_layer name)
     target_link_options(tensorbus_${name} PUBLIC -fsanitize=${TENSORBUS_SANITIZE})
   endif()
 
+  if(shared)
+    add_library(tensorbus_${name}_testing STATIC EXCLUDE_FROM_ALL ${shared})
+    tensorbus_unite(tensorbus_${name}_testing)
+    target_link_libraries(tensorbus_${name}_testing
+      PUBLIC tensorbus_${name} ${shared_uses} PRIVATE tensorbus_options)
+  else()
+    add_library(tensorbus_${name}_testing INTERFACE)
+    target_link_libraries(tensorbus_${name}_testing INTERFACE tensorbus_${name} ${shared_uses})
+  endif()
+
   if(TENSORBUS_TESTS AND tests)
     add_executable(${name}_test ${tests})
     target_link_libraries(${name}_test PRIVATE
-      tensorbus_${name} tensorbus_options GTest::gmock GTest::gtest_main)
+      tensorbus_${name}_testing tensorbus_options GTest::gmock GTest::gtest_main)
     if(TENSORBUS_SANITIZE)
       target_compile_options(${name}_test PRIVATE -O0)  # tests compile longer than they run
     endif()

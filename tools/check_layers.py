@@ -1,7 +1,10 @@
-"""Fails when a layer uses one that it may not, reads a clock or the environment, asks for Ctrl-C.
+"""Fails when a room uses one that it may not, reads a clock or the environment, asks for Ctrl-C,
+or has grown too full.
 
-The table is the one in docs/contributing.md: folder = layer, and a layer includes only what stands
-in its row. Public headers belong to the layer that implements them.
+The table is the one in docs/contributing.md: folder = room, and a room includes only what stands in
+its row. A layer is a room or a folder of rooms. Public headers belong to the layer that implements
+them; the name of a layer that has rooms stands for its public headers alone. Tests may use whatever
+some room of their layer may, and rooms that are there for tests.
 """
 
 import re
@@ -10,21 +13,68 @@ from pathlib import Path
 
 ROOT = Path(__file__).resolve().parent.parent
 
-BELOW_FABRIC = {"base", "os", "observe", "tensor", "plan", "copy"}
+MOST_FILES = 25
+OS = {"os/io", "os/process", "os/net"}
+BELOW_FABRIC = {"base", "observe", "tensor", "plan", "copy"} | OS
+BELOW_STORE = {"base", "observe"} | OS
+FABRICS = {"fabric/core", "fabric/read", "fabric/shm", "fabric/ucx", "fabric/route"}
 BELOW_BUS = BELOW_FABRIC | {"store", "fabric"}
 MAY_USE: dict[str, set[str]] = {
     "base": set(),
-    "os": {"base"},
-    "observe": {"base", "os"},
+    "os/io": {"base"},
+    "os/process": {"base", "os/io"},
+    "os/net": {"base", "os/io"},
+    "observe": {"base"} | OS,
     "tensor": {"base"},
     "plan": {"base", "tensor"},
     "copy": {"base", "tensor", "plan"},
-    "store": {"base", "os", "observe"},
-    "fabric": BELOW_FABRIC,
-    "bus": BELOW_BUS,
-    "push_pull": BELOW_BUS,
-    "tools": BELOW_BUS | {"bus", "push_pull"},
-    "python": BELOW_BUS | {"bus", "push_pull"},
+    "store/common": BELOW_STORE,
+    "store/protocol": BELOW_STORE | {"store/common"},
+    "store/engine": BELOW_STORE | {"store/common", "store/protocol"},
+    "store/server": BELOW_STORE | {"store/common", "store/protocol", "store/engine"},
+    "store/native": BELOW_STORE | {"store/common", "store/protocol", "store/engine"},
+    "store/torch": BELOW_STORE | {"store/common", "store/protocol", "store/engine"},
+    "store/etcd": BELOW_STORE | {"store/common", "store/engine"},
+    "store/connect": BELOW_STORE
+    | {"store/common", "store/protocol", "store/native", "store/torch", "store/etcd"},
+    "fabric/core": BELOW_FABRIC,
+    "fabric/read": BELOW_FABRIC | {"fabric/core"},
+    "fabric/shm": BELOW_FABRIC | {"fabric/core", "fabric/read"},
+    "fabric/ucx": BELOW_FABRIC | {"fabric/core", "fabric/read"},
+    "fabric/route": BELOW_FABRIC | {"fabric/core", "fabric/shm", "fabric/ucx"},
+    "endpoint": BELOW_FABRIC | FABRICS,
+    "bus/channel": BELOW_BUS | {"fabric/core"},
+    "bus/files": BELOW_BUS | {"bus/channel"},
+    "bus/socket": BELOW_BUS | {"bus/channel", "bus/files"},
+    "bus/client": BELOW_BUS | {"fabric/core", "bus/channel"},
+    "bus/directory": BELOW_BUS | {"fabric/core", "bus/channel"},
+    "bus/match": BELOW_BUS | {"bus/channel", "bus/directory"},
+    "bus/round": BELOW_BUS
+    | {"fabric/core", "fabric/read", "bus/channel", "bus/directory", "bus/match"},
+    "bus/agent": BELOW_BUS
+    | {"fabric/core", "fabric/route", "bus/channel", "bus/files"}
+    | {"bus/directory", "bus/match", "bus/round"},
+    "bus/host": BELOW_BUS
+    | FABRICS
+    | {"bus/channel", "bus/files", "bus/socket", "bus/client"}
+    | {"bus/directory", "bus/round", "bus/agent"},
+    "push_pull/job": BELOW_BUS | FABRICS,
+    "push_pull/request": BELOW_BUS | {"fabric/core", "push_pull/job"},
+    "program": BELOW_BUS | FABRICS | {"bus/files", "bus/host", "push_pull/job", "bus", "push_pull"},
+    "python": BELOW_BUS
+    | FABRICS
+    | {"endpoint", "store/torch", "bus", "push_pull", "push_pull/request"}
+    | {"bus/channel", "bus/client", "bus/files", "bus/host", "bus/socket"},
+}
+# What tests share. No room of the product uses them.
+FOR_TESTS = {
+    "os/testing",
+    "plan/testing",
+    "store/testing",
+    "fabric/memory",
+    "fabric/conformance",
+    "bus/simulation",
+    "push_pull/testing",
 }
 PUBLIC_HEADERS = {
     "status.h": "base",
@@ -35,29 +85,14 @@ PUBLIC_HEADERS = {
     "layout.h": "tensor",
     "tensor.h": "tensor",
     "plan.h": "plan",
-    "endpoint.h": "fabric",
+    "endpoint.h": "endpoint",
     "pool.h": "fabric",
     "push_pull.h": "push_pull",
     "secret.h": "store",
     "bus.h": "bus",
 }
-# Client and agent may run in two processes: what they share is the channel.
-CLIENT_SIDE = {"bus/client.h", "bus/transfer.h"}
-AGENT_SIDE = {
-    "bus/agent.h",
-    "bus/batch.h",
-    "bus/catalog.h",
-    "bus/directory.h",
-    "bus/links.h",
-    "bus/match.h",
-    "bus/pair.h",
-    "bus/reader.h",
-    "bus/recv.h",
-    "bus/source.h",
-    "bus/state.h",
-}
 # Asked with a lock held it can wait for ever: the other layers ask through base/waiting.h and
-# os/poll.h. Python installs the answer.
+# os/io/poll.h. Python installs the answer.
 INTERRUPT = "base/interrupt.h"
 MAY_ASK = {"base", "os", "python"}
 INCLUDE = re.compile(r'^\s*#\s*include\s+"([^"]+)"', re.MULTILINE)
@@ -68,42 +103,68 @@ ENVIRONMENT = re.compile(r"\b(secure_)?getenv\b|\benviron\b")
 COMMENT = re.compile(r"//[^\n]*|/\*.*?\*/", re.DOTALL)
 
 
-def layer_of_include(name: str) -> str | None:
-    folder, _, rest = name.partition("/")
+def layer_of(room: str) -> str:
+    return room.partition("/")[0]
+
+
+LAYERS = {layer_of(room) for room in MAY_USE}
+
+
+def used_by(include: str) -> str | None:
+    """The room, or for a public header the layer, that an include names; nothing: not ours."""
+    folder, _, name = include.rpartition("/")
     if folder == "tensorbus":
-        if rest not in PUBLIC_HEADERS:
-            return f"public header {rest} that tools/check_layers.py does not know"
-        return PUBLIC_HEADERS[rest]
-    return folder if folder in MAY_USE else None
+        return PUBLIC_HEADERS.get(name, f"public header {name} that tools/check_layers.py lacks")
+    return folder if layer_of(folder) in LAYERS else None
 
 
-def layer_of_file(path: Path) -> str:
+def room_of(path: Path) -> str:
     parts = path.relative_to(ROOT).parts
     if parts[0] == "include":
         return PUBLIC_HEADERS.get(path.name, f"unknown public header {path.name}")
-    return "python" if parts[0] == "python" else parts[1]
+    return "python" if parts[0] == "python" else "/".join(parts[1:-1])
+
+
+def is_for_tests(path: Path) -> bool:
+    return path.stem.endswith("_test") or room_of(path) in FOR_TESTS
+
+
+def rooms_of(layer: str) -> set[str]:
+    return {room for room in MAY_USE | dict.fromkeys(FOR_TESTS) if layer_of(room) == layer}
+
+
+def allowed(path: Path) -> set[str] | None:
+    """What a file may use; nothing if its room has no row."""
+    room = room_of(path)
+    layer = layer_of(room)
+    if is_for_tests(path) or path.is_relative_to(ROOT / "include"):
+        if layer not in LAYERS:
+            return None
+        rows = rooms_of(layer) | FOR_TESTS
+        uses = {used for each in rows for used in MAY_USE.get(each, set())} | {layer} | rows
+        if not is_for_tests(path):
+            return uses - FOR_TESTS
+        return uses | {each for used in uses for each in rooms_of(layer_of(used))}
+    if room not in MAY_USE:
+        return None
+    return MAY_USE[room] | {room, layer}
 
 
 def problems_of(path: Path) -> list[str]:
-    layer = layer_of_file(path)
+    room = room_of(path)
     text = path.read_text()
     where = path.relative_to(ROOT)
-    if layer not in MAY_USE:
-        return [f"{where}: {layer} has no row in the layer table"]
+    uses = allowed(path)
+    if uses is None:
+        return [f"{where}: {room} has no row in the table of rooms"]
     found = []
     for name in INCLUDE.findall(text):
-        used = layer_of_include(name)
-        if used is not None and used != layer and used not in MAY_USE[layer]:
-            found.append(f'{where}: layer "{layer}" may not use "{used}" (includes {name})')
-    own = f"{path.parent.name}/{path.stem}.h"
-    for side, other in ((CLIENT_SIDE, AGENT_SIDE), (AGENT_SIDE, CLIENT_SIDE)):
-        if own in side:
-            found += [
-                f"{where}: client and agent share only the channel (includes {name})"
-                for name in INCLUDE.findall(text)
-                if name in other
-            ]
-    if INTERRUPT in INCLUDE.findall(text) and layer not in MAY_ASK and not own.endswith("_test.h"):
+        used = used_by(name)
+        if used is None or used in uses:
+            continue
+        found.append(f'{where}: "{room}" may not use "{used}" (includes {name})')
+    layer = layer_of(room)
+    if INTERRUPT in INCLUDE.findall(text) and layer not in MAY_ASK and not is_for_tests(path):
         found.append(f"{where}: asks for Ctrl-C; only base and os may (use base/waiting.h)")
     code = COMMENT.sub("", text)
     if layer != "base" and CLOCK.search(code):
@@ -113,14 +174,28 @@ def problems_of(path: Path) -> list[str]:
     return found
 
 
-def main() -> int:
-    files = sorted(
+def full_rooms() -> list[str]:
+    found = []
+    for folder in sorted({path.parent for path in (ROOT / "src").rglob("*.*")}):
+        files = sum(1 for path in folder.iterdir() if path.is_file())
+        if files > MOST_FILES:
+            where = folder.relative_to(ROOT)
+            found.append(f"{where}: {files} files; a room has at most {MOST_FILES}")
+    return found
+
+
+def sources() -> list[Path]:
+    return sorted(
         path
         for folder in ("include", "src", "python/bindings")
         for pattern in ("*.h", "*.cc")
         for path in (ROOT / folder).rglob(pattern)
     )
-    problems = [problem for path in files for problem in problems_of(path)]
+
+
+def main() -> int:
+    problems = [problem for path in sources() for problem in problems_of(path)]
+    problems += full_rooms()
     for problem in problems:
         print(problem, file=sys.stderr)
     return 1 if problems else 0

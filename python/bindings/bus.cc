@@ -1,5 +1,5 @@
-// The bus: translation of bus/client.h and of agents. The package's client, agent and bootstrap
-// modules put the seed's signatures on top.
+// The bus: translation of bus/client/client.h and of agents. The package's client, agent and
+// bootstrap modules put the seed's signatures on top.
 #include <nanobind/stl/map.h>
 #include <nanobind/stl/pair.h>
 #include <nanobind/stl/tuple.h>
@@ -11,18 +11,18 @@
 #include <thread>
 
 #include "bindings.h"
-#include "bus/client.h"
-#include "bus/daemon.h"
-#include "bus/embedded.h"
-#include "bus/lmdb_file.h"
-#include "bus/loan.h"
-#include "bus/paths.h"
-#include "bus/socket_connection.h"
+#include "bus/channel/loan.h"
+#include "bus/client/client.h"
+#include "bus/files/lmdb_file.h"
+#include "bus/files/paths.h"
+#include "bus/host/daemon.h"
+#include "bus/host/embedded.h"
+#include "bus/socket/connection.h"
 #include "gil.h"
 #include "intake.h"
-#include "os/fork.h"
-#include "os/poll.h"
-#include "os/process.h"
+#include "os/io/poll.h"
+#include "os/process/fork.h"
+#include "os/process/process.h"
 #include "pooled.h"
 #include "store_arguments.h"
 

@@ -7,10 +7,10 @@
 #include <utility>
 
 #include "bindings.h"
-#include "fabric/pool.h"
+#include "fabric/core/pool.h"
 #include "gil.h"
 #include "intake.h"
-#include "os/fork.h"
+#include "os/process/fork.h"
 #include "pooled.h"
 #include "store_arguments.h"
 #include "tensorbus/secret.h"

@@ -4,7 +4,7 @@
 
 #include "base/interrupt.h"
 #include "bindings.h"
-#include "bus/transfer.h"
+#include "bus/client/transfer.h"
 #include "gil.h"
 
 namespace tensorbus::python {

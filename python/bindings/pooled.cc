@@ -11,7 +11,7 @@
 #include "dlpack.h"
 #include "gil.h"
 #include "intake.h"
-#include "os/fork.h"
+#include "os/process/fork.h"
 #include "tensorbus/plan.h"
 
 namespace tensorbus::python {

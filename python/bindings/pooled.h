@@ -6,7 +6,7 @@
 #include <vector>
 
 #include "bindings.h"
-#include "fabric/pool.h"
+#include "fabric/core/pool.h"
 #include "tensorbus/tensor.h"
 
 namespace tensorbus::python {

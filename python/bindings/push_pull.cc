@@ -6,7 +6,7 @@
 #include "gil.h"
 #include "intake.h"
 #include "pooled.h"
-#include "push_pull/trace.h"
+#include "push_pull/request/trace.h"
 #include "store_arguments.h"
 
 namespace nanobind::detail {

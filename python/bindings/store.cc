@@ -3,7 +3,7 @@
 #include "tensorbus/store.h"
 
 #include "base/config.h"
-#include "store/torch_pool.h"
+#include "store/torch/pool.h"
 #include "store_arguments.h"
 
 namespace nanobind::detail {

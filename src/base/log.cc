@@ -10,7 +10,6 @@
 #include <mutex>
 #include <string>
 
-#include "base/log_speaker.h"
 #include "tensorbus/status.h"
 
 namespace tensorbus::log {

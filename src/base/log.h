@@ -11,6 +11,9 @@ namespace tensorbus::log {
 
 bool enabled(Level level) noexcept;
 void write(Level level, std::string_view message);
+// As set_sink_to_stderr(), with lines that say whose they are: for programs whose processes share
+// one standard error.
+void set_sink_to_stderr_as(std::string_view who);
 
 template <typename... Args>
 void at(Level level, fmt::format_string<Args...> format, Args&&... args) {

@@ -8,7 +8,7 @@
 #include <vector>
 
 #include "copy/execute.h"
-#include "plan/random_case.h"
+#include "plan/testing/random_case.h"
 #include "tensor/global_shape.h"
 #include "tensorbus/status.h"
 

@@ -7,7 +7,7 @@
 #include <map>
 #include <set>
 
-#include "plan/random_case.h"
+#include "plan/testing/random_case.h"
 #include "tensor/test_refusal.h"
 #include "tensorbus/status.h"
 

@@ -3,7 +3,7 @@
 
 #include <map>
 
-#include "plan/random_case.h"
+#include "plan/testing/random_case.h"
 #include "tensorbus/plan.h"
 #include "tensorbus/status.h"
 

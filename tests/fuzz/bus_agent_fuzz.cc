@@ -1,5 +1,5 @@
 // Agents whose store, peers, workers and files say anything.
-#include "bus/agent_liar.h"
+#include "bus/simulation/agent_liar.h"
 
 extern "C" int LLVMFuzzerTestOneInput(const unsigned char* data, std::size_t size) {
   using namespace tensorbus::bus::simulation;

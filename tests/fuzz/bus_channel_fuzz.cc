@@ -1,6 +1,6 @@
 // Everything that a client or an agent reads from its socket or its file.
-#include "bus/command.h"
-#include "bus/wire.h"
+#include "bus/channel/command.h"
+#include "bus/socket/protocol.h"
 #include "decoded.h"
 
 extern "C" int LLVMFuzzerTestOneInput(const unsigned char* data, std::size_t size) {

@@ -1,5 +1,5 @@
 // A command queue whose records hold anything.
-#include "bus/channel_liar.h"
+#include "bus/simulation/channel_liar.h"
 
 extern "C" int LLVMFuzzerTestOneInput(const unsigned char* data, std::size_t size) {
   tensorbus::bus::is_read({reinterpret_cast<const char*>(data), size});

@@ -1,7 +1,7 @@
 // Everything that an agent reads from the store, from other agents and from its state.
-#include "bus/heartbeat.h"
-#include "bus/messages.h"
-#include "bus/records.h"
+#include "bus/directory/records.h"
+#include "bus/files/heartbeat.h"
+#include "bus/round/messages.h"
 #include "decoded.h"
 
 extern "C" int LLVMFuzzerTestOneInput(const unsigned char* data, std::size_t size) {

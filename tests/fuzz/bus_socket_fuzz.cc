@@ -1,5 +1,5 @@
 // A client that says anything to the channel of a daemon, with any descriptors.
-#include "bus/channel_liar.h"
+#include "bus/simulation/channel_liar.h"
 
 extern "C" int LLVMFuzzerTestOneInput(const unsigned char* data, std::size_t size) {
   static tensorbus::bus::DeceivedChannel channel;

@@ -2,8 +2,8 @@
 #include <cstring>
 #include <vector>
 
-#include "fabric/dice.h"
-#include "fabric/ring.h"
+#include "fabric/conformance/dice.h"
+#include "fabric/shm/ring.h"
 #include "tensorbus/status.h"
 
 extern "C" int LLVMFuzzerTestOneInput(const unsigned char* data, std::size_t size) {

@@ -1,6 +1,6 @@
 // A process of this host that was let in, or nearly, and says anything.
-#include "fabric/shm_fabric.h"
-#include "fabric/shm_liar.h"
+#include "fabric/conformance/shm_liar.h"
+#include "fabric/shm/fabric.h"
 
 extern "C" int LLVMFuzzerTestOneInput(const unsigned char* data, std::size_t size) {
   using namespace tensorbus;

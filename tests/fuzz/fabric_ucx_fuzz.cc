@@ -1,6 +1,6 @@
 // A process on the network that was let in, or nearly, and says anything in active messages.
-#include "fabric/ucx.h"
-#include "fabric/ucx_liar.h"
+#include "fabric/conformance/ucx_liar.h"
+#include "fabric/ucx/ucx.h"
 
 namespace {
 

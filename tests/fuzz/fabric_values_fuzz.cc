@@ -1,10 +1,10 @@
 // Everything that fabrics decode from strangers.
 #include "decoded.h"
-#include "fabric/descriptor.h"
-#include "fabric/identity.h"
-#include "fabric/region.h"
-#include "fabric/shm_handshake.h"
-#include "fabric/shm_peer.h"
+#include "fabric/core/descriptor.h"
+#include "fabric/core/identity.h"
+#include "fabric/core/region.h"
+#include "fabric/shm/handshake.h"
+#include "fabric/shm/peer.h"
 
 extern "C" int LLVMFuzzerTestOneInput(const unsigned char* data, std::size_t size) {
   using namespace tensorbus;

@@ -6,7 +6,7 @@
 #include <string_view>
 
 #include "base/clock.h"
-#include "store/service.h"
+#include "store/server/service.h"
 
 namespace tensorbus::store {
 

@@ -1,5 +1,5 @@
 #include "served.h"
-#include "store/torch_writer.h"
+#include "store/protocol/torch_writer.h"
 
 extern "C" int LLVMFuzzerTestOneInput(const unsigned char* data, std::size_t size) {
   using namespace tensorbus::store;

@@ -36,14 +36,17 @@ def test_this_tree_keeps_the_table():
 @pytest.mark.parametrize(
     ("path", "text", "complaint"),
     [
-        ("src/base/x.cc", '#include "store/engine.h"\n', 'may not use "store"'),
+        ("src/base/x.cc", '#include "store/engine/engine.h"\n', 'may not use "store/engine"'),
+        ("src/store/engine/x.cc", '#include "store/server/service.h"\n', '"store/server"'),
+        ("src/bus/client/x.cc", '#include "bus/agent/agent.h"\n', 'may not use "bus/agent"'),
+        ("src/bus/round/x.cc", '#include "fabric/memory/fabric.h"\n', '"fabric/memory"'),
         ("src/plan/x.cc", '#include "copy/cast.h"\n', 'may not use "copy"'),
         ("src/tensor/x.h", '#include "tensorbus/store.h"\n', 'may not use "store"'),
-        ("src/store/x.cc", "auto t = std::chrono::steady_clock::now();\n", "reads a clock"),
-        ("src/os/x.cc", 'auto v = std::getenv("X");\n', "reads the environment"),
-        ("src/store/x.cc", '#include "base/interrupt.h"\n', "asks for Ctrl-C"),
-        ("src/drawer/x.cc", "\n", "no row in the layer table"),
-        ("include/tensorbus/new.h", "\n", "no row in the layer table"),
+        ("src/store/engine/x.cc", "auto t = std::chrono::steady_clock::now();\n", "reads a clock"),
+        ("src/os/io/x.cc", 'auto v = std::getenv("X");\n', "reads the environment"),
+        ("src/store/server/x.cc", '#include "base/interrupt.h"\n', "asks for Ctrl-C"),
+        ("src/drawer/x.cc", "\n", "no row in the table of rooms"),
+        ("include/tensorbus/new.h", "\n", "no row in the table of rooms"),
     ],
 )
 def test_a_breach_is_named(tree, path, text, complaint):
@@ -54,9 +57,22 @@ def test_a_breach_is_named(tree, path, text, complaint):
 
 
 def test_comments_and_allowed_uses_are_no_breach(tree):
-    assert tree("src/store/x.cc", '#include "os/fd.h"\n// getenv, steady_clock::now\n') == []
-    assert tree("src/store/x_test.cc", '#include "base/interrupt.h"\n') == []
+    assert (
+        tree("src/store/etcd/x.cc", '#include "os/io/fd.h"\n// getenv, steady_clock::now\n') == []
+    )
+    assert tree("src/store/etcd/x_test.cc", '#include "base/interrupt.h"\n') == []
+    assert tree("src/bus/agent/x_test.cc", '#include "fabric/memory/fabric.h"\n') == []
     assert tree("src/base/clock.cc", "std::chrono::steady_clock::now();\n") == []
+
+
+def test_a_room_that_is_too_full_is_named(tmp_path, monkeypatch):
+    module = load("check_layers")
+    monkeypatch.setattr(module, "ROOT", tmp_path)
+    room = tmp_path / "src" / "plan"
+    room.mkdir(parents=True)
+    for number in range(module.MOST_FILES + 1):
+        (room / f"x{number}.cc").touch()
+    assert module.full_rooms() == ["src/plan: 26 files; a room has at most 25"]
 
 
 def test_tests_and_specification_of_this_tree_have_the_same_points():

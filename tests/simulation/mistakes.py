@@ -13,7 +13,7 @@ class Mistake:
 
 
 NO_GATE_AT_SWAPS = (
-    "src/fabric/memory_fabric.cc",
+    "src/fabric/memory/fabric.cc",
     "if (exposed.withdrawn || !exposed.gate.still_open(swap.source.ticket)) {",
     "if (exposed.withdrawn) {",
 )
@@ -24,7 +24,7 @@ MISTAKES = (
         (
             NO_GATE_AT_SWAPS,
             (
-                "src/fabric/memory_fabric.cc",
+                "src/fabric/memory/fabric.cc",
                 "std::uint64_t seen = swap.expected;",
                 """std::uint64_t seen = swap.expected;
   if (const auto at = word_of(*swap.source.peer, swap.word).load(); (at & 7) == (seen & 7)) {
@@ -40,12 +40,12 @@ MISTAKES = (
         (
             NO_GATE_AT_SWAPS,
             (
-                "src/fabric/memory_fabric.cc",
+                "src/fabric/memory/fabric.cc",
                 "if (exposed.withdrawn || !exposed.gate.open(source.ticket)) {",
                 "if (exposed.withdrawn) {",
             ),
             (
-                "src/fabric/memory_fabric.cc",
+                "src/fabric/memory/fabric.cc",
                 "if (!as_memory(*source.region).exposed().gate.still_open(source.ticket)) {",
                 "if (as_memory(*source.region).exposed().withdrawn) {",
             ),
@@ -56,13 +56,13 @@ MISTAKES = (
         "the lowest offered round is read",
         (
             (
-                "src/bus/round.cc",
+                "src/bus/round/round.cc",
                 "choice.round = std::max(choice.round, source.floor);",
                 "choice.round = &source == sources.data() ? source.floor : "
                 "std::min(choice.round, source.floor);",
             ),
             (
-                "src/bus/round.cc",
+                "src/bus/round/round.cc",
                 "if (source.offered) choice.skip.push_back(at);",
                 "",
             ),
@@ -73,7 +73,7 @@ MISTAKES = (
         "sources are committed one by one",
         (
             (
-                "src/bus/recv.cc",
+                "src/bus/round/recv.cc",
                 "    bytes_done_ += parts_[part].stream->payload_bytes;\n",
                 """    bytes_done_ += parts_[part].stream->payload_bytes;
     for (const fabric::Source& source : parts_[part].sources) {
@@ -95,43 +95,43 @@ MISTAKES = (
         (
             # The end of a cancelled read is heard of late.
             (
-                "src/fabric/memory_fabric.cc",
+                "src/fabric/memory/fabric.cc",
                 "  bool cancelled = false;\n",
                 "  bool cancelled = false;\n  int late = 0;\n",
             ),
             (
-                "src/fabric/memory_fabric.cc",
+                "src/fabric/memory/fabric.cc",
                 "  if (operation.cancelled) return finish(id,",
                 "  if (operation.cancelled && operation.work.index() == 1 &&\n"
                 "      ++operation.late < 40) return;\n"
                 "  if (operation.cancelled) return finish(id,",
             ),
             (
-                "src/bus/recv.cc",
+                "src/bus/round/recv.cc",
                 "constexpr const char* undefined",
                 "std::map<const Context*, std::weak_ptr<Recv>> latest;\n"
                 "constexpr const char* undefined",
             ),
             (
-                "src/bus/recv.cc",
+                "src/bus/round/recv.cc",
                 "  parts_ = std::move(parts);\n",
                 "  parts_ = std::move(parts);\n  latest[&context_] = weak_from_this();\n",
             ),
             (
-                "src/bus/recv.cc",
+                "src/bus/round/recv.cc",
                 "          self->on_read(at, done);\n",
                 """          const auto now = latest[&self->context_].lock();
           if (now != nullptr && at < now->parts_.size() && now->left_ > 0) now->on_read(at, done);
 """,
             ),
             (
-                "src/bus/recv.cc",
+                "src/bus/round/recv.cc",
                 "  if (completion.status.ok()) {\n    bytes_done_",
                 "  if (completion.status.ok() || completion.status.code == Code::cancelled) {\n"
                 "    bytes_done_",
             ),
             (
-                "src/bus/recv.cc",
+                "src/bus/round/recv.cc",
                 "if (state_ == RecvState::draining && left_ == 0) {",
                 "if (state_ == RecvState::draining) {",
             ),
@@ -141,9 +141,9 @@ MISTAKES = (
     Mistake(
         "JOIN does not hold, START is repeated",
         (
-            ("src/bus/source.cc", "    subscription.joined = true;\n", ""),
+            ("src/bus/round/source.cc", "    subscription.joined = true;\n", ""),
             (
-                "src/bus/source.cc",
+                "src/bus/round/source.cc",
                 "    if (!subscription.joined || subscription.started) return;\n",
                 """    if (subscription.started) return;
     if (start->round <= highest_opened_) {
@@ -154,7 +154,7 @@ MISTAKES = (
 """,
             ),
             (
-                "src/bus/reader.cc",
+                "src/bus/round/reader.cc",
                 "    if (phase_ != Phase::joining || source.next != 0) return;\n",
                 """    if (phase_ == Phase::started) {
       return context_.links.send(*link, plan_.generation, serial_, Start{joined->next});
@@ -169,7 +169,7 @@ MISTAKES = (
         "the other's word is marked first when both send",
         (
             (
-                "src/bus/batch.cc",
+                "src/bus/agent/batch.cc",
                 "      if (!source_->conflict(rank)) continue;\n"
                 "      reader_->conflict(rank, round);\n",
                 "      reader_->conflict(rank, round);\n"
@@ -182,12 +182,12 @@ MISTAKES = (
         "a send takes its number when it begins",
         (
             (
-                "src/bus/batch.cc",
+                "src/bus/agent/batch.cc",
                 "  if (sends) queued.round = ++last_round_;\n",
                 "",
             ),
             (
-                "src/bus/batch.cc",
+                "src/bus/agent/batch.cc",
                 "      preparing_ = !source_->prepare(send.round);\n",
                 "      if (!preparing_) send.round = ++last_round_;\n"
                 "      preparing_ = !source_->prepare(send.round);\n",
@@ -203,7 +203,7 @@ FOUND_ELSEWHERE = (
         "a sender that closes is taken for lost",
         (
             (
-                "src/bus/batch_match.cc",
+                "src/bus/agent/batch_match.cc",
                 "  leaving_ = after;\n",
                 "  leaving_ = after * 0;\n",
             ),
@@ -214,7 +214,7 @@ FOUND_ELSEWHERE = (
         "readers leave as soon as a sender does",
         (
             (
-                "src/bus/reader.cc",
+                "src/bus/round/reader.cc",
                 "  if (!started()) return true;\n",
                 "  if (started() || !started()) return false;\n",
             ),
@@ -225,7 +225,7 @@ FOUND_ELSEWHERE = (
         "who has new tensors does not wait for the others to have them",
         (
             (
-                "src/bus/batch_match.cc",
+                "src/bus/agent/batch_match.cc",
                 "    if (!registering_ || !waits_for_others_to_change()) throw;\n",
                 "    if (!registering_ || waits_for_others_to_change() || registering_) throw;\n",
             ),
@@ -236,7 +236,7 @@ FOUND_ELSEWHERE = (
         "a sender minds its own readers only",
         (
             (
-                "src/bus/batch.cc",
+                "src/bus/agent/batch.cc",
                 "  return !herald_->ending(send.round);\n",
                 "  return false;\n",
             ),
@@ -247,7 +247,7 @@ FOUND_ELSEWHERE = (
         "a registration that is tried again keeps its number",
         (
             (
-                "src/bus/renew.cc",
+                "src/bus/client/renew.cc",
                 "command.registration = number;",
                 "static_cast<void>(command), static_cast<void>(number);",
             ),

@@ -6,7 +6,7 @@
 #include <CLI/CLI.hpp>
 #include <iostream>
 
-#include "bus/simulation_users.h"
+#include "bus/simulation/users.h"
 
 namespace {
 

@@ -1,0 +1,405 @@
+#include "bus/agent/agent.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+
+#include "base/clock.h"
+#include "base/log.h"
+#include "bus/files/heartbeat.h"
+
+namespace tensorbus::bus {
+namespace {
+
+constexpr Duration heartbeat_every = std::chrono::seconds(1);
+// A peer that asks for more is not one of ours.
+constexpr std::size_t most_held = 65'536;
+
+}  // namespace
+
+Agent::Agent(AgentParts parts, AgentOptions options)
+    : parts_(std::move(parts)),
+      options_(std::move(options)),
+      links_(parts_.fabric, parts_.secret),
+      context_{options_.rank, parts_.fabric,  links_,        operations_,   parts_.directory,
+               catalog_,      parts_.channel, parts_.random, parts_.reached},
+      incarnation_(parts_.random()) {
+  context_.at(Step::started);
+  publish_self();
+}
+
+Agent::~Agent() = default;
+
+void Agent::step(TimePoint now) {
+  context_.now = now;
+  for (const DirectoryEvent& event : parts_.directory.poll()) take(event);
+  for (const fabric::Event& event : parts_.fabric.poll()) take(event);
+  for (const ChannelEvent& event : parts_.channel.poll()) take(event);
+  links_.flush();
+
+  if (std::exchange(changed_pairs_, false)) {
+    std::vector<End> ends;
+    for (const auto& [end, here] : pairs_) ends.push_back(end);
+    for (const End& end : ends) assess_pair(end);
+    for (const auto& [key, batch] : batches_) changed_.insert(key.first);
+    for (const Submission& submission : std::exchange(deferred_, {})) dispatch(submission);
+  }
+  if (const auto changed = std::exchange(changed_, {}); !changed.empty()) update_batches(changed);
+  for (auto& [end, here] : pairs_) end_waiting(here);
+  std::erase_if(deferred_, [&](const Submission& each) {
+    if (each.deadline.at() > now) return false;
+    fail(each.id, {Code::timeout, "the pair that it names was not ready in time"});
+    return true;
+  });
+  for (const auto& [key, batch] : batches_) batch->step();
+  for (auto each = batches_.begin(); each != batches_.end();) {
+    if (!each->second->over()) {
+      ++each;
+      continue;
+    }
+    disputed_.erase(each->first);
+    if (!each->second->disputed().empty()) disputed_[each->first] = each->second->disputed();
+    each = batches_.erase(each);
+  }
+  for (const auto& batch : ending_) batch->step();
+  std::erase_if(ending_, [](const auto& batch) { return batch->over(); });
+  announce_batches();
+  if (now >= next_beat_) beat();
+}
+
+void Agent::fail(const Status& why) noexcept {
+  const Status said{Code::failed,
+                    fmt::format("the agent of rank {} has failed: {}", rank(), why.message)};
+  log::error("bus: {}", said.message);
+  parts_.channel.fail(said);
+}
+
+// A change of a generation is looked at when it comes, with the registrations of that moment: an
+// agent that stood still hears at once of a beginning, of who left after how many rounds, and of
+// what that rank registered next.
+void Agent::update_batches(const std::set<std::string>& changed) {
+  for (const auto& [key, batch] : batches_) {
+    if (changed.contains(key.first)) batch->update();
+  }
+  for (const auto& batch : ending_) {
+    if (changed.contains(batch->key().batch)) batch->update();
+  }
+  retry_subscribes();
+}
+
+// One after the other: others would take a registration that is replaced before it has left for
+// lost.
+void Agent::announce_batches() {
+  for (const auto& [key, batch] : batches_) {
+    if (batch->announced() || batch->closing()) continue;
+    const bool waits = std::ranges::any_of(ending_, [&own = batch->key()](const auto& before) {
+      return before->key() == own && before->leaving();
+    });
+    if (!waits) batch->announce();
+  }
+}
+
+void Agent::fail(CommandId id, const Status& why) {
+  Outcome outcome;
+  outcome.status = why;
+  parts_.channel.complete(id, outcome);
+}
+
+void Agent::take(const ChannelEvent& event) {
+  if (const auto* submission = std::get_if<Submission>(&event)) {
+    dispatch(*submission);
+  } else if (const auto* cancelled = std::get_if<Cancelled>(&event)) {
+    for (auto& [end, here] : pairs_) {
+      if (std::erase_if(here.waiting,
+                        [&](const auto& each) { return each.first == cancelled->id; }) > 0) {
+        fail(cancelled->id, cancelled->reason);
+        const End ended = end;
+        if (!here.lasts && here.waiting.empty()) drop_pair(ended, here.session);
+        return;
+      }
+    }
+    if (std::erase_if(deferred_, [&](const auto& each) { return each.id == cancelled->id; }) > 0) {
+      return fail(cancelled->id, cancelled->reason);
+    }
+    for (const auto& [key, batch] : batches_) {
+      if (batch->cancel(cancelled->id, cancelled->reason)) return;
+    }
+    for (const auto& batch : ending_) {
+      if (batch->cancel(cancelled->id, cancelled->reason)) return;
+    }
+  } else if (const auto* up = std::get_if<SessionUp>(&event)) {
+    const bool fresh = !sessions_.contains(up->session);
+    incarnation(up->session);
+    if (fresh) restore(up->session);
+  } else if (const auto* lost = std::get_if<SessionLost>(&event)) {
+    const bool closed = lost->reason.ok();
+    end_session(lost->session,
+                closed ? Status{Code::cancelled, "the client was closed"} : lost->reason,
+                closed ? Batch::Manner::orderly : Batch::Manner::lost);
+  }
+}
+
+void Agent::dispatch(const Submission& submission) {
+  try {
+    if (closing_) throw Error(Code::cancelled, "the agent stops");
+    if (!replaced_.ok()) throw Error(replaced_);
+    if (const auto* pair = std::get_if<InitPair>(&submission.command)) {
+      init_pair(submission, *pair);
+    } else if (const auto* batch = std::get_if<RegisterBatch>(&submission.command)) {
+      register_batch(submission, *batch);
+    } else if (const auto* moved = std::get_if<Transfer>(&submission.command)) {
+      transfer(submission, *moved);
+    } else if (const auto* asked = std::get_if<QuerySignal>(&submission.command)) {
+      query(submission, *asked);
+    } else if (const auto* versions = std::get_if<QueryVersions>(&submission.command)) {
+      query_versions(submission, *versions);
+    } else if (const auto* closed = std::get_if<CloseBatch>(&submission.command)) {
+      close_batch(submission, *closed);
+    }
+  } catch (...) {
+    fail(submission.id, current_exception_status());
+  }
+}
+
+void Agent::take(const DirectoryEvent& event) {
+  if (const auto* changed = std::get_if<Changed>(&event)) {
+    const auto key = catalog_.apply(*changed);
+    if (!key) return;
+    if (const auto* agent = std::get_if<AgentKey>(&*key);
+        agent != nullptr && agent->rank == rank()) {
+      look_at_self(changed->value);
+    } else if (agent != nullptr || std::holds_alternative<CallerKey>(*key)) {
+      admit(*changed);
+    }
+    if (std::holds_alternative<PairKey>(*key)) changed_pairs_ = true;
+    if (const auto* batch = std::get_if<BatchKey>(&*key)) changed_.insert(batch->batch);
+    if (const auto* generation = std::get_if<GenerationKey>(&*key)) {
+      update_batches({generation->batch});
+    }
+  } else if (const auto* lost = std::get_if<LeaseLost>(&event)) {
+    log::warn("bus: rank {} was taken for dead: {}; it joins anew", rank(), lost->reason.message);
+    lease_lost();
+  } else if (const auto* reachable = std::get_if<Reachable>(&event)) {
+    context_.store_is_away = reachable->status;
+    if (reachable->status.ok()) {
+      log::info("bus: rank {} reaches the store again", rank());
+    } else if (reachable->status.code == Code::cancelled) {
+      log::info("bus: rank {}: {}", rank(), reachable->status.message);
+    } else {
+      log::warn(
+          "bus: rank {}: the store cannot be reached: {}; transfers go on, but nobody can join or "
+          "register until it answers",
+          rank(), reachable->status.message);
+    }
+  } else if (const auto* refused = std::get_if<Refused>(&event)) {
+    record_refused(*refused);
+  }
+}
+
+void Agent::record_refused(const Refused& refused) {
+  log::error("bus: rank {}: the store refuses {}: {}", rank(), refused.key, refused.reason.message);
+  const Status why{refused.reason.code,
+                   "the store refuses what others must know of it: " + refused.reason.message};
+  const auto key = parse_key(refused.key);
+  if (!key) return;
+  if (const auto* pair = std::get_if<PairKey>(&*key);
+      pair != nullptr && pairs_.contains(pair->end)) {
+    fail_pair(pair->end, why, false);
+  }
+  if (const auto* batch = std::get_if<BatchKey>(&*key)) {
+    const auto found = batches_.find({batch->batch, batch->side});
+    if (found != batches_.end()) found->second->refused(why);
+  }
+}
+
+void Agent::take(const fabric::Event& event) {
+  if (const auto* done = std::get_if<fabric::Completion>(&event)) {
+    operations_.finish(*done);
+  } else if (const auto* message = std::get_if<fabric::Message>(&event)) {
+    const auto read = links_.on_message(*message);
+    if (!read) return;
+    const LinkPtr& link = read->first;
+    const AgentMessage& said = read->second;
+    log::trace("bus: rank {} hears {} from {}", rank(), name_of(said.body),
+               to_string(link->peer()->identity()));
+    if (std::holds_alternative<Subscribe>(said.body) || std::holds_alternative<Follow>(said.body)) {
+      return take_subscribe(link, said);
+    }
+    if (std::holds_alternative<Leave>(said.body)) {
+      std::erase_if(held_, [&](const Held& held) {
+        return held.link == link && held.message.serial == said.serial;
+      });
+    }
+    for (const auto& [key, batch] : batches_) batch->on_message(link, said);
+  } else if (const auto* up = std::get_if<fabric::PeerUp>(&event)) {
+    const LinkPtr link = links_.on_up(*up);
+    for (const auto& [key, batch] : batches_) batch->on_up(link);
+  } else if (const auto* lost = std::get_if<fabric::PeerLost>(&event)) {
+    const LinkPtr link = links_.on_lost(*lost);
+    if (link == nullptr) return;
+    log::debug("bus: rank {} has lost {}: {}", rank(), to_string(lost->peer->identity()),
+               lost->reason.message);
+    std::erase_if(held_, [&](const Held& held) { return held.link == link; });
+    for (const auto& [key, batch] : batches_) batch->on_lost(link, lost->reason);
+    for (const auto& batch : ending_) batch->on_lost(link, lost->reason);
+  }
+}
+
+void Agent::take_subscribe(const LinkPtr& link, const AgentMessage& message) {
+  for (const auto& [key, batch] : batches_) {
+    const bool follows = std::holds_alternative<Follow>(message.body);
+    const auto taken = follows ? batch->follow(link, message) : batch->subscribe(link, message);
+    if (taken == Batch::Taken::done) return;
+  }
+  if (held_.size() < most_held) held_.push_back({link, message});
+}
+
+void Agent::retry_subscribes() {
+  for (const Held& held : std::exchange(held_, {})) take_subscribe(held.link, held.message);
+}
+
+std::uint64_t Agent::incarnation(std::uint64_t session) {
+  const auto [at, fresh] = sessions_.try_emplace(session);
+  if (fresh) at->second = parts_.random();
+  return at->second;
+}
+
+void Agent::publish_self() {
+  parts_.directory.publish(to_text(AgentKey{rank()}),
+                           encode(AgentRecord{incarnation_, parts_.fabric.address()}));
+}
+
+// Two that start at once both find the rank free; the one whose record is replaced gives way.
+void Agent::look_at_self(const std::optional<std::string>& value) {
+  if (!value || !replaced_.ok()) return;
+  try {
+    const AgentRecord record = decode_agent_record(*value);
+    if (record.incarnation == incarnation_) {
+      seen_self_ = true;
+    } else if (seen_self_) {
+      replaced_ = {Code::failed, fmt::format("another agent has taken rank {}: {}", rank(),
+                                             to_string(record.address.identity))};
+      log::error("bus: {}", replaced_.message);
+      std::vector<std::uint64_t> sessions;
+      for (const auto& [session, incarnation] : sessions_) sessions.push_back(session);
+      for (const std::uint64_t session : sessions) {
+        end_session(session, replaced_, Batch::Manner::lost);
+      }
+    }
+  } catch (const Error& error) {
+    log::warn("bus: the record of rank {} is ignored: {}", rank(), error.what());
+  }
+}
+
+void Agent::admit(const Changed& changed) {
+  try {
+    std::optional<fabric::Address> address;
+    if (changed.value) address = decode_agent_record(*changed.value).address;
+    parts_.fabric.admit(changed.key, address);
+  } catch (const Error& error) {
+    log::warn("bus: the record {} is ignored: {}", changed.key, error.what());
+  }
+}
+
+void Agent::lease_lost() {
+  publish_self();
+  for (auto& [session, incarnation] : sessions_) incarnation = parts_.random();
+  for (const auto& [end, here] : pairs_) {
+    if (here.attempt != 0) publish(here, "");
+  }
+  for (const auto& [key, batch] : batches_) {
+    batch->publish_as(incarnation(batch->session()));
+    changed_.insert(key.first);
+  }
+}
+
+void Agent::end_session(std::uint64_t session, const Status& why, Batch::Manner manner) {
+  std::erase_if(deferred_, [&](const Submission& each) {
+    if (each.id.session != session) return false;
+    fail(each.id, why);
+    return true;
+  });
+  for (const auto& [key, batch] : batches_) {
+    if (batch->session() == session) batch->close(std::nullopt, why, manner);
+  }
+  std::erase_if(refused_, [&](const auto& each) {
+    if (each.second != session) return false;
+    parts_.directory.withdraw(to_text(BatchKey{each.first.first, each.first.second, rank()}));
+    return true;
+  });
+  std::vector<End> ends;
+  for (auto& [end, here] : pairs_) {
+    std::erase_if(here.waiting, [&](const auto& each) {
+      if (each.first.session != session) return false;
+      fail(each.first, why);
+      return true;
+    });
+    ends.push_back(end);
+  }
+  for (const End& end : ends) drop_pair(end, session);
+  sessions_.erase(session);
+}
+
+// Who looks for signs of life finds an old one: no reason to end.
+void Agent::beat() {
+  next_beat_ = context_.now + heartbeat_every;
+  try {
+    write_state();
+    if (std::exchange(cannot_write_, false))
+      log::info("bus: rank {}: its state is written again", rank());
+  } catch (const std::exception& error) {
+    if (std::exchange(cannot_write_, true)) return;
+    log::error("bus: rank {} shows no heartbeat until that is over: {}", rank(), error.what());
+  }
+}
+
+void Agent::write_state() {
+  for (const std::string& key : std::set(forgotten_)) {
+    parts_.state.erase(key);
+    forgotten_.erase(key);
+  }
+  std::string current;
+  for (const auto& [key, batch] : batches_) {
+    if (current.empty()) current = batch->current();
+  }
+  parts_.state.put("heartbeat", encode(Heartbeat{wall_clock_ns(), options_.space, current}));
+}
+
+// With the next heartbeat if it cannot be written now.
+void Agent::forget(const std::string& key) noexcept try {
+  parts_.state.erase(key);
+} catch (const std::exception&) {
+  forgotten_.insert(key);
+}
+
+bool Agent::arm() {
+  return parts_.channel.arm() && parts_.directory.arm() && !links_.waiting() && parts_.fabric.arm();
+}
+
+std::array<int, 3> Agent::fds() const noexcept {
+  return {parts_.channel.fd(), parts_.directory.fd(), parts_.fabric.fd()};
+}
+
+TimePoint Agent::wake_at() const {
+  TimePoint at = std::min({next_beat_, parts_.fabric.wake_at(), parts_.channel.wake_at()});
+  for (const auto& [end, here] : pairs_) {
+    for (const auto& [id, deadline] : here.waiting) at = std::min(at, deadline.at());
+  }
+  for (const Submission& each : deferred_) at = std::min(at, each.deadline.at());
+  for (const auto& [key, batch] : batches_) at = std::min(at, batch->wake_at());
+  return at;
+}
+
+void Agent::close() {
+  closing_ = true;
+  const Status why{Code::cancelled, "the agent stops"};
+  std::vector<std::uint64_t> sessions;
+  for (const auto& [session, incarnation] : sessions_) sessions.push_back(session);
+  for (const std::uint64_t session : sessions) {
+    end_session(session, why, Batch::Manner::orderly);
+  }
+}
+
+bool Agent::over() const { return closing_ && batches_.empty() && ending_.empty(); }
+
+}  // namespace tensorbus::bus

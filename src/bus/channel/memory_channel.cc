@@ -1,0 +1,234 @@
+#include "bus/channel/memory_channel.h"
+
+#include <unistd.h>
+
+#include <condition_variable>
+#include <map>
+#include <mutex>
+#include <utility>
+#include <vector>
+
+#include "base/waiting.h"
+#include "bus/channel/pending_command.h"
+#include "os/io/poll.h"
+#include "os/process/fork.h"
+
+namespace tensorbus::bus {
+namespace {
+
+struct Accepted {
+  std::shared_ptr<PendingCommand> pending;
+  std::string type;
+  std::string context;
+};
+
+// What both ends share.
+struct Link {
+  explicit Link(std::size_t most) : capacity(most) {}
+
+  const std::size_t capacity;
+  std::mutex mutex;
+  std::condition_variable room;
+  Status stopped;  // why the agent takes no more commands, if it does not
+  bool armed = false;
+  std::uint64_t sessions = 0;
+  std::vector<ChannelEvent> events;
+  // In the order of acceptance, not of ids: two clients count for themselves.
+  std::map<std::uint64_t, Accepted> queue;
+  std::map<CommandId, std::uint64_t> position;
+  std::uint64_t next_position = 0;
+  os::EventFd wake;
+
+  void push(ChannelEvent event) {
+    events.push_back(std::move(event));
+    if (std::exchange(armed, false)) wake.signal();
+  }
+  // Nothing if it is over already.
+  std::shared_ptr<PendingCommand> take(CommandId id) {
+    const auto found = position.find(id);
+    if (found == position.end()) return nullptr;
+    const auto entry = queue.find(found->second);
+    std::shared_ptr<PendingCommand> pending = std::move(entry->second.pending);
+    queue.erase(entry);
+    position.erase(found);
+    room.notify_one();
+    return pending;
+  }
+};
+
+Status gone() { return {Code::unreachable, "the agent of this process has been stopped"}; }
+
+class MemoryConnection final : public Connection {
+ public:
+  MemoryConnection(std::shared_ptr<Link> link, std::uint64_t session)
+      : link_(std::move(link)), session_(session) {}
+  ~MemoryConnection() override { close(); }
+
+  std::shared_ptr<Pending> submit(const Command& command, std::shared_ptr<Loan> loan,
+                                  Deadline command_deadline, Deadline accept_deadline) override {
+    os::check_not_forked(made_in_, "client");
+    std::unique_lock lock(link_->mutex);
+    wait_for_room(lock, accept_deadline);
+    return enter(command, std::move(loan), command_deadline);
+  }
+
+  std::shared_ptr<Pending> begin(const Command& command, Deadline deadline) override {
+    return submit(command, nullptr, deadline, deadline);
+  }
+  bool withdraw(Pending&) override { return true; }
+
+  std::shared_ptr<Pending> post(const Command& command) noexcept override {
+    if (made_in_ != os::fork_generation()) return nullptr;
+    const std::lock_guard lock(link_->mutex);
+    if (closed_ || !link_->stopped.ok()) return nullptr;
+    return enter(command, nullptr, Deadline::never());
+  }
+
+  QueueState queue(Deadline) override {
+    const std::lock_guard lock(link_->mutex);
+    QueueState state;
+    state.size = link_->queue.size();
+    if (link_->queue.empty()) return state;
+    const Accepted& first = link_->queue.begin()->second;
+    state.first = first.pending->id();
+    state.first_type = first.type;
+    state.first_context = first.context;
+    return state;
+  }
+
+  // Nobody outlives this process to remove it.
+  void guard_semaphore(const std::string&, Deadline) override {}
+  void release_semaphore(const std::string&) noexcept override {}
+  std::int64_t agent_pid() const noexcept override { return ::getpid(); }
+
+  void close() noexcept override {
+    if (made_in_ != os::fork_generation()) return;
+    std::vector<std::shared_ptr<PendingCommand>> orphans;
+    {
+      const std::lock_guard lock(link_->mutex);
+      if (std::exchange(closed_, true)) return;
+      std::vector<CommandId> mine;
+      for (const auto& [id, position] : link_->position) {
+        if (id.session == session_) mine.push_back(id);
+      }
+      for (const CommandId id : mine) orphans.push_back(link_->take(id));
+      if (link_->stopped.ok()) link_->push(SessionLost{session_, {}});
+      link_->room.notify_all();
+    }
+    for (const auto& pending : orphans) {
+      pending->complete({.status = {Code::cancelled, "the client was closed"}});
+    }
+  }
+
+ private:
+  std::shared_ptr<Pending> enter(const Command& command, std::shared_ptr<Loan> loan,
+                                 Deadline command_deadline) {
+    const CommandId id{session_, ++sequence_};
+    const std::weak_ptr<Link> weak = link_;
+    auto pending =
+        std::make_shared<PendingCommand>(id, describe(command), [weak, id](const Status& reason) {
+          const auto link = weak.lock();
+          if (link == nullptr) return;
+          const std::lock_guard hold(link->mutex);
+          if (link->position.contains(id)) link->push(Cancelled{id, reason});
+        });
+    const std::uint64_t position = link_->next_position++;
+    link_->queue.emplace(position,
+                         Accepted{pending, std::string(type_of(command)), context_of(command)});
+    link_->position.emplace(id, position);
+    link_->push(Submission{id, command, command_deadline, std::move(loan)});
+    return pending;
+  }
+
+  void wait_for_room(std::unique_lock<std::mutex>& lock, Deadline deadline) {
+    const auto has_room = [this] {
+      if (closed_) throw Error(Code::failed, "this client is closed");
+      if (!link_->stopped.ok()) throw Error(link_->stopped);
+      return link_->queue.size() < link_->capacity;
+    };
+    if (wait(lock, link_->room, deadline, has_room)) return;
+    throw Error(Code::queue_full,
+                "the agent's queue holds " + std::to_string(link_->capacity) +
+                    " commands that are not over; wait for some of them before the next");
+  }
+
+  const std::shared_ptr<Link> link_;
+  const std::uint64_t session_;
+  const unsigned made_in_ = os::fork_generation();
+  std::uint64_t sequence_ = 0;  // as closed_, under the link's mutex
+  bool closed_ = false;
+};
+
+class MemoryChannelEnd final : public MemoryChannel {
+ public:
+  explicit MemoryChannelEnd(std::size_t capacity) : link_(std::make_shared<Link>(capacity)) {}
+
+  ~MemoryChannelEnd() override { fail(gone()); }
+
+  void fail(const Status& why) noexcept override {
+    std::map<std::uint64_t, Accepted> orphans;
+    {
+      const std::lock_guard lock(link_->mutex);
+      if (link_->stopped.ok()) link_->stopped = why;
+      orphans.swap(link_->queue);
+      link_->position.clear();
+      // Loans go back now, not with the last client.
+      link_->events.clear();
+      link_->room.notify_all();
+    }
+    for (const auto& [position, accepted] : orphans) accepted.pending->complete({.status = why});
+  }
+
+  std::shared_ptr<Connection> connect() override {
+    const std::lock_guard lock(link_->mutex);
+    const std::uint64_t session = ++link_->sessions;
+    link_->push(SessionUp{session, ::getpid()});
+    return std::make_shared<MemoryConnection>(link_, session);
+  }
+
+  std::span<const ChannelEvent> poll() override {
+    polled_.clear();
+    const std::lock_guard lock(link_->mutex);
+    link_->armed = false;
+    link_->wake.drain();
+    polled_.swap(link_->events);
+    return polled_;
+  }
+
+  void complete(CommandId id, const Outcome& outcome) override {
+    std::shared_ptr<PendingCommand> pending;
+    {
+      const std::lock_guard lock(link_->mutex);
+      pending = link_->take(id);
+    }
+    if (pending != nullptr) pending->complete(outcome);
+  }
+
+  void progress(CommandId id, std::int64_t done, std::int64_t total) noexcept override {
+    const std::lock_guard lock(link_->mutex);
+    const auto found = link_->position.find(id);
+    if (found != link_->position.end()) {
+      link_->queue.at(found->second).pending->progress(done, total);
+    }
+  }
+
+  bool arm() override {
+    const std::lock_guard lock(link_->mutex);
+    link_->armed = link_->events.empty();
+    return link_->armed;
+  }
+
+  int fd() const noexcept override { return link_->wake.get(); }
+
+ private:
+  const std::shared_ptr<Link> link_;
+  std::vector<ChannelEvent> polled_;
+};
+
+}  // namespace
+
+std::unique_ptr<MemoryChannel> make_memory_channel(std::size_t capacity) {
+  return std::make_unique<MemoryChannelEnd>(capacity);
+}
+
+}  // namespace tensorbus::bus

@@ -1,0 +1,78 @@
+#include "bus/channel/pending_command.h"
+
+#include <utility>
+
+#include "base/log.h"
+#include "base/waiting.h"
+
+namespace tensorbus::bus {
+
+PendingCommand::PendingCommand(CommandId id, std::string what,
+                               std::function<void(const Status&)> cancel, Listen listen)
+    : id_(id), what_(std::move(what)), cancel_(std::move(cancel)), listen_(std::move(listen)) {}
+
+const Outcome& PendingCommand::wait(Deadline deadline) {
+  while (!done()) {
+    if (!deadline.expired() && listen_ && listen_(*this, deadline)) continue;
+    std::unique_lock lock(mutex_);
+    if (done()) break;
+    if (!Waiting(lock, deadline).sleep(changed_)) {
+      throw Error(Code::timeout, what_ + " is not over yet");
+    }
+  }
+  return outcome_;
+}
+
+void PendingCommand::cancel(const Status& reason) noexcept {
+  if (done()) return;
+  try {
+    cancel_(reason);
+  } catch (const std::exception& error) {
+    log::warn("{} could not be cancelled: {}", what_, error.what());
+  }
+}
+
+void PendingCommand::on_done(std::function<void()> call) {
+  {
+    const std::lock_guard lock(mutex_);
+    if (!done()) {
+      calls_.push_back(std::move(call));
+      return;
+    }
+  }
+  call();
+}
+
+void PendingCommand::complete(Outcome outcome) {
+  std::vector<std::function<void()>> calls;
+  {
+    const std::lock_guard lock(mutex_);
+    if (done()) return;
+    outcome_ = std::move(outcome);
+    if (outcome_.status.ok()) {
+      std::int64_t bytes = outcome_.bytes;
+      for (const auto& [path, moved] : outcome_.bytes_by_path) bytes += moved;
+      progress(bytes, bytes);
+    }
+    done_.store(true, std::memory_order_release);
+    calls.swap(calls_);
+    changed_.notify_all();
+  }
+  for (const auto& call : calls) call();
+}
+
+void PendingCommand::progress(std::int64_t done, std::int64_t total) noexcept {
+  bytes_total_.store(total);
+  bytes_done_.store(done);
+}
+
+std::string describe(const Command& command) {
+  const char* context = std::holds_alternative<InitPair>(command) ? "pair" : "batch";
+  std::string verb(type_of(command));
+  if (const auto* transfer = std::get_if<Transfer>(&command)) {
+    verb = to_string(transfer->direction);
+  }
+  return verb + " of " + context + " \"" + context_of(command) + "\"";
+}
+
+}  // namespace tensorbus::bus

@@ -1,0 +1,449 @@
+#include "bus/client/client.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <cstring>
+#include <set>
+#include <utility>
+
+#include "base/log.h"
+#include "base/secret.h"
+#include "bus/channel/loan.h"
+#include "bus/channel/names.h"
+#include "bus/channel/pending_command.h"
+#include "bus/client/renew.h"
+
+namespace tensorbus::bus {
+namespace {
+
+// An agent ends a command at its deadline itself, and knows why; it is given this long to say so.
+constexpr Duration grace = std::chrono::milliseconds(1000);
+
+Deadline later(Deadline deadline) {
+  return deadline.is_never() ? deadline : Deadline(deadline.at() + grace);
+}
+
+std::string name_of(const BatchItem& item, std::size_t index) {
+  return item.name.empty() ? fmt::format("tensor {} (pair \"{}\")", index, item.pair)
+                           : fmt::format("tensor \"{}\" (pair \"{}\")", item.name, item.pair);
+}
+
+bool is_over_by(TransferState& state, Deadline deadline) {
+  try {
+    state.wait(deadline);
+    return true;
+  } catch (const Error& error) {
+    if (error.code() != Code::timeout) throw;
+    return false;
+  }
+}
+
+bool has_moved(const TensorView& then, const TensorView& now) {
+  return then.dtype != now.dtype || !std::ranges::equal(then.shape, now.shape) ||
+         (!then.empty() &&
+          (then.data != now.data || !std::ranges::equal(then.strides, now.strides)));
+}
+
+}  // namespace
+
+// A batch of ours at the agent. Its sends lend the memory while the gate has not passed them.
+struct Client::Registration {
+  RegisterBatch command;
+  std::shared_ptr<Loan> loan;
+
+  std::mutex mutex;
+  std::uint64_t last_ticket = 0;
+  std::set<std::uint64_t> lending;
+  // A recv whose agent has not said that it stopped writing.
+  std::shared_ptr<TransferState> unclear;
+
+  std::uint64_t lend() {
+    const std::lock_guard lock(mutex);
+    lending.insert(++last_ticket);
+    return last_ticket;
+  }
+  // The gate is the lowest ticket that still lends.
+  void take_back(std::uint64_t ticket) {
+    const std::lock_guard lock(mutex);
+    lending.erase(ticket);
+    loan->gate().move_to(lending.empty() ? last_ticket + 1 : *lending.begin());
+  }
+  // Whatever its agent does, and whatever else it lends.
+  void take_back_by_force(std::uint64_t ticket) {
+    const std::lock_guard lock(mutex);
+    loan->gate().move_to(ticket + 1);
+  }
+};
+
+Client::Client(std::shared_ptr<Connection> connection, std::shared_ptr<fabric::Pool> gates)
+    : connection_(std::move(connection)), gates_(std::move(gates)) {}
+
+Client::~Client() { close(Deadline::after(Duration::zero())); }
+
+std::optional<Outcome> Client::try_to_run(const Command& command, std::shared_ptr<Loan> loan,
+                                          Deadline deadline) {
+  // Waits for an agent that is about to come back.
+  const std::shared_ptr<Pending> pending =
+      connection_->submit(command, std::move(loan), deadline, deadline);
+  Outcome outcome;
+  try {
+    outcome = pending->wait(later(deadline));
+  } catch (const Error& error) {
+    pending->cancel({Code::cancelled, "its caller has given up"});
+    if (error.code() != Code::timeout) throw;
+    throw Error(Code::timeout, fmt::format("{}: the agent (process {}) has not answered in time",
+                                           describe(command), connection_->agent_pid()));
+  }
+  if (outcome.status.ok()) return outcome;
+  if (outcome.status.code != Code::unreachable || deadline.expired()) throw CommandError(outcome);
+  log::info("{}; trying again", outcome.status.message);
+  return std::nullopt;
+}
+
+Outcome Client::run(const Command& command, std::shared_ptr<Loan> loan, Deadline deadline) {
+  while (true) {
+    if (auto outcome = try_to_run(command, loan, deadline)) return *std::move(outcome);
+  }
+}
+
+void Client::init_pair(const InitPair& pair, bool blocking, Deadline deadline) {
+  check_names(pair);
+  if (blocking) {
+    wait_for_pair(pair.pair, pair.local, deadline);
+    run(pair, nullptr, deadline);
+    return;
+  }
+  std::shared_ptr<Pending> pending =
+      connection_->submit(pair, nullptr, Deadline::never(), deadline);
+  const std::lock_guard lock(mutex_);
+  pairs_[{pair.pair, pair.local}] = std::move(pending);
+}
+
+void Client::wait_for_pair(const std::string& pair, const std::optional<std::string>& local,
+                           Deadline deadline) {
+  std::vector<std::pair<PairSide, std::shared_ptr<Pending>>> asked;
+  {
+    const std::lock_guard lock(mutex_);
+    for (const auto& [side, pending] : pairs_) {
+      if (side.first == pair && (!local || side.second == *local))
+        asked.emplace_back(side, pending);
+    }
+  }
+  for (const auto& [side, pending] : asked) {
+    const Outcome outcome = [&, &command = *pending] {
+      try {
+        return command.wait(deadline);
+      } catch (const Error& error) {
+        if (error.code() != Code::timeout) throw;
+        throw Error(Code::timeout,
+                    fmt::format("pair \"{}\" is still waiting for its other side, or "
+                                "for ranks of its own",
+                                pair));
+      }
+    }();
+    {
+      const std::lock_guard lock(mutex_);
+      const auto found = pairs_.find(side);
+      if (found != pairs_.end() && found->second == pending) pairs_.erase(found);
+    }
+    if (!outcome.status.ok()) throw CommandError(outcome);
+  }
+}
+
+std::uint64_t Client::register_tensors(const std::string& batch,
+                                       std::span<const BatchTensor> tensors,
+                                       const RegisterOptions& options, Deadline deadline) {
+  const auto registration = std::make_shared<Registration>();
+  RegisterBatch& command = registration->command;
+  command.batch = batch;
+  command.registration = random_number();
+  command.role = options.role;
+  command.chunk_bytes = options.chunk_bytes;
+  command.verify = options.verify;
+  command.versioned = options.versioned;
+  command.pairs = options.pairs;
+  take_back_refusal(batch, options.role);
+  std::vector<TensorView> views;
+  std::set<std::string> pairs(options.pairs.begin(), options.pairs.end());
+  for (const BatchTensor& tensor : tensors) {
+    const TensorView& view = tensor.view;
+    std::optional<std::size_t> layout;
+    if (tensor.layout) {
+      const auto known = std::ranges::find(command.layouts, *tensor.layout);
+      layout = static_cast<std::size_t>(known - command.layouts.begin());
+      if (known == command.layouts.end()) command.layouts.push_back(*tensor.layout);
+    }
+    command.items.push_back(
+        {tensor.pair, tensor.name, view.dtype, Shape(view.shape.begin(), view.shape.end()),
+         Shape(view.strides.begin(), view.strides.end()), tensor.global_shape, layout});
+    views.push_back(view);
+    pairs.insert(tensor.pair);
+  }
+  check_names(command);
+  for (const std::string& pair : pairs) wait_for_pair(pair, std::nullopt, deadline);
+  registration->loan = make_loan(views, *gates_);
+  try {
+    while (!try_to_run(command, registration->loan, deadline)) renew(command, random_number());
+  } catch (const Error&) {
+    // It may have been registered just when we gave up.
+    connection_->post(CloseBatch{batch, command.registration});
+    throw;
+  }
+  const std::lock_guard lock(mutex_);
+  registrations_[command.registration] = registration;
+  return command.registration;
+}
+
+void Client::refuse(const std::string& batch, const std::string& role, const std::string& pair,
+                    Versioned versioned, const std::string& why, Deadline deadline) {
+  RegisterBatch command;
+  command.batch = batch;
+  command.registration = random_number();
+  command.role = role;
+  command.versioned = versioned;
+  command.pairs = {pair};
+  command.refused = why;
+  take_back_refusal(batch, role);
+  std::shared_ptr<Pending> pending =
+      connection_->submit(command, make_loan({}, *gates_), Deadline::never(), deadline);
+  const std::lock_guard lock(mutex_);
+  refusals_[{batch, role}] = std::move(pending);
+}
+
+void Client::take_back_refusal(const std::string& batch, const std::optional<std::string>& role) {
+  std::shared_ptr<Pending> refusal;
+  {
+    const std::lock_guard lock(mutex_);
+    const auto found = refusals_.find({batch, role.value_or("")});
+    if (found == refusals_.end()) return;
+    refusal = std::move(found->second);
+    refusals_.erase(found);
+  }
+  if (!refusal->done()) refusal->cancel({Code::cancelled, "it is registered after all"});
+}
+
+std::shared_ptr<Client::Registration> Client::find(const std::string& batch,
+                                                   const std::optional<std::string>& role) {
+  const std::lock_guard lock(mutex_);
+  if (closed_) throw Error(Code::failed, "this client is closed");
+  std::vector<std::shared_ptr<Registration>> found;
+  for (const auto& [number, registration] : registrations_) {
+    if (registration->command.batch != batch) continue;
+    if (role && registration->command.role && *role != *registration->command.role) continue;
+    found.push_back(registration);
+  }
+  if (found.empty()) {
+    throw Error(Code::invalid_argument,
+                fmt::format("batch \"{}\" is not registered by this client", batch));
+  }
+  if (found.size() > 1) {
+    throw Error(
+        Code::invalid_argument,
+        fmt::format("batch \"{}\" is registered for both sides of a pair; give role=", batch));
+  }
+  return found.front();
+}
+
+std::uint64_t Client::registration_of(const std::string& batch,
+                                      const std::optional<std::string>& role) {
+  const std::lock_guard lock(mutex_);
+  std::uint64_t number = 0;
+  for (const auto& [each, registration] : registrations_) {
+    if (registration->command.batch != batch) continue;
+    if (role && registration->command.role && *role != *registration->command.role) continue;
+    number = each;
+  }
+  return number;
+}
+
+std::shared_ptr<TransferState> Client::transfer(const std::string& batch, Direction direction,
+                                                const std::optional<std::string>& role,
+                                                std::span<const TensorView> now, bool blocking,
+                                                Deadline deadline,
+                                                std::optional<std::int64_t> version,
+                                                std::int64_t min_readers) {
+  const std::shared_ptr<Registration> registration = find(batch, role);
+  const std::vector<TensorView>& then = registration->loan->tensors();
+  for (std::size_t i = 0; i < std::min(now.size(), then.size()); ++i) {
+    if (has_moved(then[i], now[i])) {
+      throw Error(Code::invalid_argument,
+                  fmt::format("{} of batch \"{}\" is not where it was when it was registered: its "
+                              "storage or shape has changed; register the batch again",
+                              name_of(registration->command.items[i], i), batch));
+    }
+  }
+  {
+    const std::lock_guard lock(registration->mutex);
+    if (registration->unclear != nullptr && !registration->unclear->done()) {
+      throw Error(Code::failed,
+                  fmt::format("batch \"{}\": its agent does not answer and may still write to the "
+                              "tensors of an earlier recv; wait until it does or has ended",
+                              batch));
+    }
+    registration->unclear = nullptr;
+  }
+
+  const bool send = direction == Direction::send;
+  Transfer command{batch, direction, role ? role : registration->command.role,
+                   0,     version,   min_readers};
+  if (send) command.ticket = registration->lend();
+  const auto give_back = [registration, ticket = command.ticket, send] {
+    if (send) registration->take_back(ticket);
+  };
+  std::shared_ptr<Pending> pending;
+  std::shared_ptr<TransferState> state;
+  try {
+    pending = blocking ? connection_->begin(command, deadline)
+                       : connection_->submit(command, nullptr, Deadline::never(), deadline);
+    state = std::make_shared<TransferState>(pending, connection_, "transfer", batch, give_back);
+  } catch (const Error& error) {
+    // Unless it was refused nobody will ever know whether it was accepted.
+    if (send && error.code() != Code::queue_full) registration->take_back_by_force(command.ticket);
+    give_back();
+    throw;
+  }
+  state->start();
+  {
+    const std::lock_guard lock(mutex_);
+    std::erase_if(transfers_, [](const auto& each) { return each.expired(); });
+    transfers_.push_back(state);
+  }
+  if (!blocking) return state;
+  try {
+    if (!is_over_by(*state, deadline) && !connection_->withdraw(*pending) && send) {
+      registration->take_back_by_force(command.ticket);
+    }
+    state->result(later(deadline));
+  } catch (const CommandError&) {
+    throw;
+  } catch (const Error& error) {
+    // Expired or interrupted: the agent gets one more moment to end it.
+    const bool expired = error.code() == Code::timeout;
+    state->cancel({expired ? Code::timeout : Code::cancelled, "its caller has given up"});
+    try {
+      state->wait(Deadline::after(grace));
+      if (!expired) throw error;
+    } catch (const Error& silent) {
+      if (silent.code() != Code::timeout) throw;
+      if (send) {
+        registration->take_back_by_force(command.ticket);
+      } else {
+        const std::lock_guard lock(registration->mutex);
+        registration->unclear = state;
+      }
+      if (!expired) throw error;
+    }
+    throw Error(Code::timeout,
+                fmt::format("{} of batch \"{}\": the agent (process {}) has not ended it in time{}",
+                            to_string(direction), batch, connection_->agent_pid(),
+                            send ? "; the tensors may be used again"
+                                 : "; it may still write to the tensors"));
+  }
+  return state;
+}
+
+void Client::replace(const std::string& batch, const std::optional<std::string>& role,
+                     std::span<const TensorView> tensors, Deadline deadline) {
+  const std::shared_ptr<Registration> registration = find(batch, role);
+  RegisterBatch command = registration->command;
+  if (tensors.size() != command.items.size()) {
+    throw Error(Code::invalid_argument, fmt::format("batch \"{}\" has {} tensors, not {}", batch,
+                                                    command.items.size(), tensors.size()));
+  }
+  for (std::size_t i = 0; i < tensors.size(); ++i) {
+    command.items[i].strides.assign(tensors[i].strides.begin(), tensors[i].strides.end());
+  }
+  const std::shared_ptr<Loan> loan = make_loan(tensors, *gates_);
+  run(command, loan, deadline);
+  const std::lock_guard lock(registration->mutex);
+  registration->command = std::move(command);
+  registration->loan = loan;
+}
+
+std::vector<std::size_t> Client::moved(const std::string& batch,
+                                       const std::optional<std::string>& role,
+                                       std::span<const TensorView> now) {
+  const std::shared_ptr<Registration> registration = find(batch, role);
+  const std::vector<TensorView>& then = registration->loan->tensors();
+  std::vector<std::size_t> moved;
+  for (std::size_t i = 0; i < now.size(); ++i) {
+    if (now.size() != then.size() || has_moved(then[i], now[i])) moved.push_back(i);
+  }
+  return moved;
+}
+
+Versions Client::versions(const QueryVersions& query, Deadline deadline) {
+  return run(query, nullptr, deadline).versions;
+}
+
+bool Client::query_signal(const QuerySignal& query, Deadline deadline) {
+  try {
+    return run(query, nullptr, deadline).signal;
+  } catch (const CommandError& error) {
+    // Its agent has answered, that there is none so far: as good an answer as any.
+    if (error.code() != Code::timeout) throw;
+    log::info("{}", error.what());
+    return false;
+  }
+}
+
+void Client::forget(std::uint64_t registration) noexcept {
+  const std::lock_guard lock(mutex_);
+  registrations_.erase(registration);
+}
+
+void Client::close_batch(const std::string& batch, std::uint64_t registration, bool blocking,
+                         Deadline deadline) {
+  if (blocking) {
+    run(CloseBatch{batch, registration}, nullptr, deadline);
+  } else {
+    connection_->submit(CloseBatch{batch, registration}, nullptr, Deadline::never(), deadline);
+  }
+  forget(registration);
+}
+
+std::shared_ptr<Pending> Client::drop_batch(const std::string& batch,
+                                            std::uint64_t registration) noexcept {
+  forget(registration);
+  return connection_->post(CloseBatch{batch, registration});
+}
+
+bool Client::close(Deadline deadline) noexcept {
+  std::vector<std::weak_ptr<TransferState>> transfers;
+  std::map<std::uint64_t, std::shared_ptr<Registration>> registrations;
+  {
+    const std::lock_guard lock(mutex_);
+    if (std::exchange(closed_, true)) return true;
+    transfers.swap(transfers_);
+    registrations.swap(registrations_);
+    pairs_.clear();
+  }
+  // No agent reads our memory from here on.
+  for (const auto& [number, registration] : registrations) {
+    const std::lock_guard lock(registration->mutex);
+    registration->loan->gate().move_to(registration->last_ticket + 1);
+  }
+  std::vector<std::shared_ptr<Pending>> ending;
+  for (const auto& weak : transfers) {
+    const auto state = weak.lock();
+    if (state == nullptr) continue;
+    state->unlink();
+    state->cancel({Code::cancelled, "the client was closed"});
+  }
+  for (const auto& [number, registration] : registrations) {
+    ending.push_back(connection_->post(CloseBatch{registration->command.batch, number}));
+  }
+  bool released = true;
+  try {
+    for (const auto& pending : ending) {
+      if (pending != nullptr) pending->wait(deadline);
+    }
+  } catch (const Error&) {
+    released = false;
+  }
+  connection_->close();
+  return released;
+}
+
+}  // namespace tensorbus::bus

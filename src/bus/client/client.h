@@ -1,0 +1,122 @@
+// What a worker does with its agent, wherever that runs.
+#pragma once
+
+#include <cstdint>
+#include <map>
+#include <memory>
+#include <mutex>
+#include <optional>
+#include <span>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "bus/channel/channel.h"
+#include "bus/client/transfer.h"
+#include "fabric/core/pool.h"
+#include "tensor/view.h"
+
+namespace tensorbus::bus {
+
+// A tensor to register, with the pair it belongs to.
+struct BatchTensor {
+  TensorView view;
+  std::string pair;
+  std::string name;
+  std::optional<Shape> global_shape;
+  std::optional<SideLayout> layout{};  // its own; none: the pair's
+};
+
+struct RegisterOptions {
+  std::optional<std::int64_t> chunk_bytes;
+  std::optional<std::string> role;
+  Verify verify = Verify::off;
+  std::optional<Versioned> versioned{};
+  std::vector<std::string> pairs{};  // that it takes part in also without a tensor of theirs
+};
+
+// Thread safe. Calls throw Error: the agent's, with its message, as CommandError. A blocking call
+// that expires or is interrupted has cancelled its command, and the memory of a send is the
+// caller's again.
+class Client {
+ public:
+  // `gates`: where the agent finds the counters of sends; the fabric's pool if it runs here.
+  Client(std::shared_ptr<Connection> connection, std::shared_ptr<fabric::Pool> gates);
+  ~Client();
+  Client(const Client&) = delete;
+  Client& operator=(const Client&) = delete;
+
+  // Not blocking: the first later call that names the pair waits for it and throws its error.
+  void init_pair(const InitPair& pair, bool blocking, Deadline deadline);
+  // Returns the number of the registration. The memory stays lent until it is closed.
+  std::uint64_t register_tensors(const std::string& batch, std::span<const BatchTensor> tensors,
+                                 const RegisterOptions& options, Deadline deadline);
+  // `now`: where the tensors are today; one that has moved since it was registered is an
+  // Error(invalid_argument) that names it.
+  std::shared_ptr<TransferState> transfer(const std::string& batch, Direction direction,
+                                          const std::optional<std::string>& role,
+                                          std::span<const TensorView> now, bool blocking,
+                                          Deadline deadline,
+                                          std::optional<std::int64_t> version = std::nullopt,
+                                          std::int64_t min_readers = 0);
+  // Tells the other ranks of a batch, as soon as its pair is complete, that this one cannot take
+  // part and why: they would wait for it. Waits only until the agent has accepted that.
+  void refuse(const std::string& batch, const std::string& role, const std::string& pair,
+              Versioned versioned, const std::string& why, Deadline deadline);
+  // Other memory for the tensors of a versioned batch that this rank receives, of the same types
+  // and shapes.
+  void replace(const std::string& batch, const std::optional<std::string>& role,
+               std::span<const TensorView> tensors, Deadline deadline);
+  // Which of the registered tensors are elsewhere now, or have another shape or type; all, if there
+  // are more or fewer.
+  std::vector<std::size_t> moved(const std::string& batch, const std::optional<std::string>& role,
+                                 std::span<const TensorView> now);
+  Versions versions(const QueryVersions& query, Deadline deadline);
+  // False, too, when it has waited in vain: who is missing is logged.
+  bool query_signal(const QuerySignal& query, Deadline deadline);
+  // Closes this registration, never a newer one of the same batch.
+  void close_batch(const std::string& batch, std::uint64_t registration, bool blocking,
+                   Deadline deadline);
+  // The same, without waiting for anything: its memory must stay until the result, if there is one,
+  // is done.
+  std::shared_ptr<Pending> drop_batch(const std::string& batch,
+                                      std::uint64_t registration) noexcept;
+
+  // Which registration a call for this batch means; 0 if none of this client's.
+  std::uint64_t registration_of(const std::string& batch, const std::optional<std::string>& role);
+
+  QueueState queue(Deadline deadline) { return connection_->queue(deadline); }
+  std::int64_t agent_pid() const noexcept { return connection_->agent_pid(); }
+  // Cancels what runs and waits, no longer than this, until the agent lets go of our memory. True
+  // if it has.
+  bool close(Deadline deadline) noexcept;
+
+ private:
+  struct Registration;
+
+  // Submits and waits. Nothing: the agent has ended meanwhile, and there is time to ask the next.
+  std::optional<Outcome> try_to_run(const Command& command, std::shared_ptr<Loan> loan,
+                                    Deadline deadline);
+  // For commands that can be repeated as they are.
+  Outcome run(const Command& command, std::shared_ptr<Loan> loan, Deadline deadline);
+  // Without a local name: every side of it that was asked for.
+  void wait_for_pair(const std::string& pair, const std::optional<std::string>& local,
+                     Deadline deadline);
+  // What was said of a batch that is registered after all.
+  void take_back_refusal(const std::string& batch, const std::optional<std::string>& role);
+  std::shared_ptr<Registration> find(const std::string& batch,
+                                     const std::optional<std::string>& role);
+  void forget(std::uint64_t registration) noexcept;
+
+  const std::shared_ptr<Connection> connection_;
+  const std::shared_ptr<fabric::Pool> gates_;
+  std::mutex mutex_;
+  bool closed_ = false;
+  using PairSide = std::pair<std::string, std::string>;  // its name and the local one
+  std::map<PairSide, std::shared_ptr<Pending>> pairs_;   // asked for without blocking
+  std::map<std::uint64_t, std::shared_ptr<Registration>> registrations_;
+  std::vector<std::weak_ptr<TransferState>> transfers_;
+  std::map<std::pair<std::string, std::string>, std::shared_ptr<Pending>> refusals_;  // id, role
+};
+
+}  // namespace tensorbus::bus

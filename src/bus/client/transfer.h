@@ -1,0 +1,81 @@
+// A transfer at the client: its outcome, and a semaphore that counts it.
+#pragma once
+
+#include <condition_variable>
+#include <cstdint>
+#include <functional>
+#include <memory>
+#include <mutex>
+#include <string>
+#include <vector>
+
+#include "bus/channel/channel.h"
+#include "os/io/semaphore.h"
+
+namespace tensorbus::bus {
+
+// An outcome that is no success, with all that it says.
+class CommandError : public Error {
+ public:
+  explicit CommandError(const Outcome& outcome) : Error(outcome.status), outcome_(outcome) {}
+  const Outcome& outcome() const noexcept { return outcome_; }
+
+ private:
+  Outcome outcome_;
+};
+
+// "/command_<type>_<context>_<pid>_<unique>": "/" and ":" of the context become "_", and it is cut
+// so that the whole has at most 250 bytes.
+std::string semaphore_name(const std::string& type, const std::string& context);
+
+// Thread safe. Waiting ends nothing; dropping it neither.
+class TransferState : public std::enable_shared_from_this<TransferState> {
+ public:
+  // `settle` gives the memory back: called once, before anybody can learn that the transfer is
+  // over.
+  TransferState(std::shared_ptr<Pending> pending, std::shared_ptr<Connection> connection,
+                std::string type, std::string context, std::function<void()> settle);
+  ~TransferState();
+  // After construction, once.
+  void start();
+
+  bool done();
+  // The outcome, whatever it is. Error(timeout) at the deadline.
+  const Outcome& wait(Deadline deadline);
+  // Throws CommandError unless it succeeded.
+  void result(Deadline deadline);
+  void cancel(const Status& reason) noexcept { pending_->cancel(reason); }
+  std::int64_t bytes_done() const noexcept { return pending_->bytes_done(); }
+  std::int64_t bytes_total() const noexcept { return pending_->bytes_total(); }
+  void on_done(std::function<void()> call) { pending_->on_done(std::move(call)); }
+
+  // The end of the transfer counts the semaphore up by one. It gets its name in the system when
+  // that is first asked for; without, nobody else can see it.
+  const std::string& name(Deadline deadline);
+  int value();
+  // False at the deadline. Throws CommandError if the transfer failed. Once the transfer is over
+  // and counted the name goes.
+  bool acquire(Deadline deadline);
+  void release();
+  void unlink() noexcept;
+
+ private:
+  void settle() noexcept;
+
+  const std::shared_ptr<Pending> pending_;
+  const std::shared_ptr<Connection> connection_;
+  const std::string type_;
+  const std::string context_;
+  std::mutex settling_;
+  std::function<void()> settle_;  // empty once called
+
+  std::mutex mutex_;
+  std::condition_variable counted_;
+  int count_ = 0;  // while there is no named one
+  bool posted_ = false;
+  std::string name_;
+  std::unique_ptr<os::NamedSemaphore> semaphore_;
+  bool linked_ = false;
+};
+
+}  // namespace tensorbus::bus

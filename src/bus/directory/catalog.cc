@@ -1,0 +1,138 @@
+#include "bus/directory/catalog.h"
+
+#include "base/log.h"
+#include "tensorbus/status.h"
+
+namespace tensorbus::bus {
+namespace {
+
+template <typename Map, typename Key>
+typename Map::mapped_type find_or_null(const Map& map, const Key& key) {
+  const auto found = map.find(key);
+  return found == map.end() ? nullptr : found->second;
+}
+
+}  // namespace
+
+std::optional<RecordKey> Catalog::apply(const Changed& changed) {
+  const std::optional<RecordKey> key = parse_key(changed.key);
+  if (!key) return std::nullopt;
+  const std::optional<std::string>& value = changed.value;
+  const auto read = [&](auto decode) {
+    using Record = decltype(decode(*value));
+    if (!value) return std::shared_ptr<const Record>();
+    try {
+      return std::make_shared<const Record>(decode(*value));
+    } catch (const std::exception& error) {
+      log::warn("bus: the record {} is ignored: {}", changed.key, error.what());
+      return std::shared_ptr<const Record>();
+    }
+  };
+  if (const auto* pair = std::get_if<PairKey>(&*key)) {
+    if (auto record = read(decode_pair_member)) {
+      pairs_[pair->end][pair->rank] = std::move(record);
+    } else if (const auto found = pairs_.find(pair->end); found != pairs_.end()) {
+      found->second.erase(pair->rank);
+      if (found->second.empty()) pairs_.erase(found);
+    }
+  } else if (const auto* batch = std::get_if<BatchKey>(&*key)) {
+    if (auto record = read(decode_batch_member)) {
+      batches_[batch->batch][{batch->rank, batch->side}] = std::move(record);
+    } else if (const auto found = batches_.find(batch->batch); found != batches_.end()) {
+      found->second.erase({batch->rank, batch->side});
+      if (found->second.empty()) batches_.erase(found);
+    }
+  } else if (const auto* generation = std::get_if<GenerationKey>(&*key)) {
+    if (value) {
+      generations_[*generation] = {read(decode_generation), *value};
+    } else {
+      generations_.erase(*generation);
+    }
+  } else if (const auto* version = std::get_if<VersionKey>(&*key)) {
+    if (const auto record = read(decode_version_record)) {
+      versions_[version->batch] = *record;
+    } else {
+      versions_.erase(version->batch);
+    }
+  }
+  return key;
+}
+
+const Catalog::PairMembers& Catalog::members(const End& end) const {
+  static const PairMembers none;
+  const auto found = pairs_.find(end);
+  return found == pairs_.end() ? none : found->second;
+}
+
+std::shared_ptr<const PairMember> Catalog::member(const PairKey& key) const {
+  return find_or_null(members(key.end), key.rank);
+}
+
+std::shared_ptr<const BatchMember> Catalog::registration(const std::string& batch, const End& end,
+                                                         Rank rank) const {
+  const auto members = batches_.find(batch);
+  if (members == batches_.end()) return nullptr;
+  for (auto each = members->second.lower_bound({rank, ""});
+       each != members->second.end() && each->first.first == rank; ++each) {
+    for (const End& covered : each->second->ends) {
+      if (covered == end) return each->second;
+    }
+  }
+  return nullptr;
+}
+
+std::shared_ptr<const BatchMember> Catalog::registration(const BatchKey& key) const {
+  const auto members = batches_.find(key.batch);
+  if (members == batches_.end()) return nullptr;
+  return find_or_null(members->second, std::pair(key.rank, key.side));
+}
+
+template <typename Wanted>
+std::set<std::pair<Rank, std::uint64_t>> Catalog::registrations(const std::string& batch,
+                                                                Wanted wanted) const {
+  std::set<std::pair<Rank, std::uint64_t>> found;
+  const auto members = batches_.find(batch);
+  if (members == batches_.end()) return found;
+  for (const auto& [key, member] : members->second) {
+    if (wanted(*member)) found.insert({key.first, member->registration});
+  }
+  return found;
+}
+
+std::set<std::pair<Rank, std::uint64_t>> Catalog::failed(const std::string& batch) const {
+  return registrations(batch, [](const BatchMember& member) { return !member.failed.empty(); });
+}
+
+std::set<std::pair<Rank, std::uint64_t>> Catalog::refused(const std::string& batch) const {
+  return registrations(batch, [](const BatchMember& member) { return member.refused; });
+}
+
+std::shared_ptr<const Generation> Catalog::generation(const GenerationKey& key) const {
+  const auto found = generations_.find(key);
+  return found == generations_.end() ? nullptr : found->second.generation;
+}
+
+Versions Catalog::versions(const std::string& batch) const {
+  Versions versions;
+  if (const auto members = batches_.find(batch); members != batches_.end()) {
+    for (const auto& [key, member] : members->second) {
+      if (member->versioned) versions[key.second][key.first] = member->versioned->last;
+    }
+  }
+  for (auto each = versions_.lower_bound({batch, "", 0});
+       each != versions_.end() && each->first.batch == batch; ++each) {
+    // One of a registration before says nothing of this one.
+    const auto member = registration(each->first);
+    if (member == nullptr || member->registration != each->second.registration) continue;
+    versions[each->first.side][each->first.rank] = each->second.version;
+  }
+  return versions;
+}
+
+std::optional<std::string> Catalog::raw_generation(const GenerationKey& key) const {
+  const auto found = generations_.find(key);
+  if (found == generations_.end()) return std::nullopt;
+  return found->second.bytes;
+}
+
+}  // namespace tensorbus::bus

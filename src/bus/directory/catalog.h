@@ -1,0 +1,58 @@
+// An agent's sight of what all agents have published.
+#pragma once
+
+#include <map>
+#include <memory>
+#include <optional>
+#include <set>
+#include <string>
+#include <vector>
+
+#include "bus/directory/directory.h"
+#include "bus/directory/records.h"
+
+namespace tensorbus::bus {
+
+// Records are shared, so that plans made from one stay true to it after it has changed.
+class Catalog {
+ public:
+  using PairMembers = std::map<Rank, std::shared_ptr<const PairMember>>;
+  using BatchMembers = std::map<Rank, std::shared_ptr<const BatchMember>>;
+
+  // Which pair or batch it was about; nothing for keys of others. A record that cannot be read is
+  // as good as absent, and logged.
+  std::optional<RecordKey> apply(const Changed& changed);
+
+  const PairMembers& members(const End& end) const;
+  std::shared_ptr<const PairMember> member(const PairKey& key) const;
+  // The registration of a batch that covers this end.
+  std::shared_ptr<const BatchMember> registration(const std::string& batch, const End& end,
+                                                  Rank rank) const;
+  std::shared_ptr<const BatchMember> registration(const BatchKey& key) const;
+  // Registrations of a batch that failed, as (rank, registration).
+  std::set<std::pair<Rank, std::uint64_t>> failed(const std::string& batch) const;
+  // Those of them that failed on their own.
+  std::set<std::pair<Rank, std::uint64_t>> refused(const std::string& batch) const;
+  std::shared_ptr<const Generation> generation(const GenerationKey& key) const;
+  // What the ranks of a batch with versions have last sent or read; 0: nothing yet.
+  Versions versions(const std::string& batch) const;
+  // As it lies in the store, to compare with.
+  std::optional<std::string> raw_generation(const GenerationKey& key) const;
+
+ private:
+  template <typename Wanted>
+  std::set<std::pair<Rank, std::uint64_t>> registrations(const std::string& batch,
+                                                         Wanted wanted) const;
+
+  struct Raw {
+    std::shared_ptr<const Generation> generation;
+    std::string bytes;
+  };
+  std::map<End, PairMembers> pairs_;
+  std::map<std::string, std::map<std::pair<Rank, std::string>, std::shared_ptr<const BatchMember>>>
+      batches_;
+  std::map<GenerationKey, Raw> generations_;
+  std::map<BatchKey, VersionRecord> versions_;
+};
+
+}  // namespace tensorbus::bus

@@ -1,0 +1,146 @@
+// What agents publish in the store, and under which keys.
+#pragma once
+
+#include <cstdint>
+#include <map>
+#include <optional>
+#include <string>
+#include <string_view>
+#include <tuple>
+#include <variant>
+#include <vector>
+
+#include "bus/channel/command.h"
+#include "fabric/core/identity.h"
+
+namespace tensorbus::bus {
+
+// One end of a pair: a name that ranks gather under.
+struct End {
+  std::string pair;
+  std::string side;
+  friend auto operator<=>(const End&, const End&) = default;
+};
+std::string to_string(const End& end);  // side "trainer" of pair "weights"
+
+// An agent that runs. Leased.
+struct AgentRecord {
+  std::uint64_t incarnation = 0;
+  fabric::Address address;
+  friend bool operator==(const AgentRecord&, const AgentRecord&) = default;
+};
+
+// A rank that stands for an end. Leased: it is gone when the agent is, withdrawn when its worker
+// is.
+struct PairMember {
+  std::uint64_t incarnation = 0;  // of this agent and this worker
+  std::uint64_t attempt = 0;      // new for every init_pair
+  std::string failed;             // why that attempt failed; the others' must, too
+  fabric::Address address;
+  std::int64_t world_size = 0;
+  std::string remote;
+  std::optional<SideLayout> layout;
+  friend bool operator==(const PairMember&, const PairMember&) = default;
+};
+
+struct TensorRecord {
+  std::size_t end = 0;  // position in BatchMember::ends
+  std::string name;
+  Dtype dtype = Dtype::float32;
+  Shape shape;
+  std::optional<Shape> global_shape;
+  std::optional<std::size_t> layout{};  // its own, a position in BatchMember::layouts
+  friend bool operator==(const TensorRecord&, const TensorRecord&) = default;
+};
+
+// A rank's registration of a batch. Leased.
+struct BatchMember {
+  std::uint64_t incarnation = 0;
+  std::uint64_t registration = 0;
+  std::string failed;
+  bool refused = false;              // failed on its own, and not because others did not fit
+  std::vector<End> ends;             // ascending
+  std::vector<std::string> remotes;  // the side that each end faces
+  std::vector<TensorRecord> tensors;
+  std::int64_t chunk_bytes = 0;
+  Verify verify = Verify::off;
+  std::vector<SideLayout> layouts{};
+  std::optional<Versioned> versioned{};  // as it was when it registered
+  friend bool operator==(const BatchMember&, const BatchMember&) = default;
+};
+
+struct Sender {
+  std::uint64_t incarnation = 0;
+  std::uint64_t registration = 0;
+  friend bool operator==(const Sender&, const Sender&) = default;
+};
+
+// The senders of a batch that count their rounds together. Stays in the store; changed by
+// compare-and-set only.
+struct Generation {
+  std::int64_t number = 0;
+  std::map<Rank, Sender> senders;
+  bool ended = false;
+  Rank left = 0;             // who ended it
+  std::string why;           // for messages
+  std::int64_t after = 0;    // rounds up to this one go on: `left` had been answered for them
+  std::int64_t version = 0;  // the last one that was known when it began; its sends count on
+  friend bool operator==(const Generation&, const Generation&) = default;
+};
+
+struct PairKey {
+  End end;
+  Rank rank = 0;
+  friend auto operator<=>(const PairKey&, const PairKey&) = default;
+};
+struct BatchKey {
+  std::string batch;
+  std::string side;  // tells apart two registrations of one rank
+  Rank rank = 0;
+  friend auto operator<=>(const BatchKey&, const BatchKey&) = default;
+};
+struct GenerationKey {
+  std::string batch;
+  End group;  // the smallest of the senders' ends
+  friend auto operator<=>(const GenerationKey&, const GenerationKey&) = default;
+};
+struct AgentKey {
+  Rank rank = 0;
+  friend auto operator<=>(const AgentKey&, const AgentKey&) = default;
+};
+// An agent that asks whether its rank is free, and is no agent yet; under it an AgentRecord.
+// Leased.
+struct CallerKey {
+  std::int64_t id = 0;
+  friend auto operator<=>(const CallerKey&, const CallerKey&) = default;
+};
+// The version that a rank last sent or has read, under this registration. Leased.
+struct VersionRecord {
+  std::uint64_t registration = 0;
+  std::int64_t version = 0;
+  friend bool operator==(const VersionRecord&, const VersionRecord&) = default;
+};
+struct VersionKey {
+  BatchKey batch;
+  friend auto operator<=>(const VersionKey&, const VersionKey&) = default;
+};
+using RecordKey = std::variant<AgentKey, PairKey, BatchKey, GenerationKey, VersionKey, CallerKey>;
+
+// Names may hold any character.
+std::string to_text(const RecordKey& key);
+// Nothing for keys that are not ours.
+std::optional<RecordKey> parse_key(std::string_view key);
+
+// MessagePack. Decoding checks everything and throws Error(invalid_argument).
+std::string encode(const AgentRecord& record);
+AgentRecord decode_agent_record(std::string_view bytes);
+std::string encode(const VersionRecord& record);
+VersionRecord decode_version_record(std::string_view bytes);
+std::string encode(const PairMember& member);
+std::string encode(const BatchMember& member);
+std::string encode(const Generation& generation);
+PairMember decode_pair_member(std::string_view bytes);
+BatchMember decode_batch_member(std::string_view bytes);
+Generation decode_generation(std::string_view bytes);
+
+}  // namespace tensorbus::bus

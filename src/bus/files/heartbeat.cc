@@ -1,0 +1,40 @@
+#include "bus/files/heartbeat.h"
+
+#include <fmt/format.h>
+
+#include "base/clock.h"
+#include "bus/channel/packed.h"
+#include "bus/files/lmdb_file.h"
+#include "bus/files/lmdb_state.h"
+
+namespace tensorbus::bus {
+
+std::string encode(const Heartbeat& beat) {
+  return pack(Json::array({beat.wall_clock_ns, beat.space, beat.command}));
+}
+
+Heartbeat decode_heartbeat(std::string_view bytes) {
+  const Json json = unpack(bytes, "heartbeat");
+  Fields in(json, "heartbeat");
+  Heartbeat beat;
+  beat.wall_clock_ns = in.integer();
+  beat.space = in.string();
+  beat.command = in.string();
+  in.end();
+  return beat;
+}
+
+std::string describe_heartbeat(const std::string& state_path) {
+  const auto bytes = look_into_lmdb_file(state_path, LmdbState::kind, "heartbeat");
+  if (!bytes) return "There is no heartbeat in " + state_path + ".";
+  try {
+    const Heartbeat beat = decode_heartbeat(*bytes);
+    const double age = static_cast<double>(wall_clock_ns() - beat.wall_clock_ns) / 1e9;
+    return fmt::format("The last heartbeat in {} is {:.1f} s old{}.", state_path, age,
+                       beat.command.empty() ? "" : ", in " + beat.command);
+  } catch (const std::exception& error) {
+    return fmt::format("The heartbeat in {} cannot be read: {}.", state_path, error.what());
+  }
+}
+
+}  // namespace tensorbus::bus

@@ -1,0 +1,73 @@
+// The command queue of a daemon as a file: sessions, accepted commands, semaphores to remove.
+#pragma once
+
+#include <cstdint>
+#include <map>
+#include <optional>
+#include <set>
+#include <string>
+#include <vector>
+
+#include "bus/channel/channel.h"
+#include "bus/files/lmdb_file.h"
+
+namespace tensorbus::bus {
+
+class QueueJournal {
+ public:
+  static constexpr const char* kind = "command queue";
+
+  struct Session {
+    std::uint64_t last_accepted = 0;
+    std::int64_t pid = 0;
+    std::uint64_t start_time = 0;  // of the process; 0: not known
+  };
+
+  // Reads what the last agent left: its sessions live on until they are removed, its commands and
+  // semaphores are ended.
+  explicit QueueJournal(const std::string& path, std::size_t bytes = LmdbFile::usual_bytes);
+
+  const std::map<std::uint64_t, Session>& sessions() const noexcept { return sessions_; }
+  void add_session(std::uint64_t session, const Session& value);
+  // With its commands; removes its semaphores from the system. Journaled like finish().
+  void remove_session(std::uint64_t session);
+
+  // Journaled when it returns.
+  void accept(CommandId id, const Command& command, std::string_view bytes);
+  // Journaled by the next accept() or flush() that works.
+  void finish(CommandId id);
+  void flush();
+  bool flushed() const noexcept { return unwritten_.empty(); }
+  bool holds(CommandId id) const { return positions_.contains(id); }
+  QueueState state() const;
+
+  void guard_semaphore(std::uint64_t session, const std::string& name);
+  // Journaled like finish().
+  void release_semaphore(std::uint64_t session, const std::string& name);
+
+  void remove_at_close() noexcept { file_.remove_at_close(); }
+
+ private:
+  struct Entry {
+    CommandId id;
+    std::string type;
+    std::string context;
+  };
+  void restore();
+  // After what is over.
+  void write(std::vector<LmdbFile::Change> changes);
+
+  LmdbFile file_;
+  std::map<std::uint64_t, Session> sessions_;
+  std::map<std::uint64_t, Entry> queue_;  // by position
+  std::map<CommandId, std::uint64_t> positions_;
+  std::uint64_t next_position_ = 0;
+  std::vector<LmdbFile::Change> unwritten_;          // what is over
+  std::map<std::string, std::uint64_t> semaphores_;  // name -> session
+};
+
+// For a client whose agent has ended: the last command of this session that it had accepted.
+// Nothing if the file does not tell.
+std::optional<std::uint64_t> last_accepted(const std::string& path, std::uint64_t session) noexcept;
+
+}  // namespace tensorbus::bus

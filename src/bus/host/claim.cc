@@ -1,0 +1,99 @@
+#include "bus/host/claim.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <optional>
+
+#include "base/secret.h"
+#include "bus/directory/records.h"
+#include "os/io/poll.h"
+
+namespace tensorbus::bus {
+namespace {
+
+// A living agent answers in milliseconds; a stopped one counts as gone.
+constexpr Duration patience = std::chrono::seconds(1);
+// On another host it may not have heard of us when our first packet comes; TCP sends the next after
+// a second.
+constexpr Duration patience_with_others = std::chrono::milliseconds(2500);
+constexpr Duration caller_lives = std::chrono::seconds(10);
+
+// An agent on another host lets those connect who are in the directory: so we are, while we ask.
+// And it answers by a connection of its own.
+class Caller {
+ public:
+  Caller(Store& store, const std::string& space, fabric::Fabric& fabric,
+         const fabric::Address& whom, Deadline deadline)
+      : fabric_(fabric), deadline_(deadline), lease_(store.lease(caller_lives, {}, deadline)) {
+    const auto id = static_cast<std::int64_t>(random_number() >> 1);
+    const Entry entry{KeyScope(space, "bus").full(to_text(CallerKey{id})),
+                      encode(AgentRecord{0, fabric.address()})};
+    store.set(std::span(&entry, 1), deadline, lease_.get());
+    fabric_.admit(name, whom);
+  }
+  Caller(const Caller&) = delete;
+  Caller& operator=(const Caller&) = delete;
+  ~Caller() {
+    try {
+      fabric_.admit(name, std::nullopt);
+      lease_->revoke(deadline_);
+    } catch (const Error&) {
+      // It lapses.
+    }
+  }
+
+ private:
+  static constexpr const char* name = "the agent of this rank";
+
+  fabric::Fabric& fabric_;
+  const Deadline deadline_;
+  std::shared_ptr<Lease> lease_;
+};
+
+bool answers(fabric::Fabric& fabric, const fabric::Address& address, const std::string& secret,
+             Deadline deadline) {
+  const auto peer = fabric.connect(address, secret, deadline);
+  while (true) {
+    for (const fabric::Event& event : fabric.poll()) {
+      if (const auto* up = std::get_if<fabric::PeerUp>(&event); up != nullptr && up->peer == peer) {
+        fabric.disconnect(*peer);
+        return true;
+      }
+      if (const auto* lost = std::get_if<fabric::PeerLost>(&event);
+          lost != nullptr && lost->peer == peer) {
+        return false;
+      }
+    }
+    if (!fabric.arm()) continue;
+    pollfd descriptor{fabric.fd(), POLLIN, 0};
+    os::sleep_ready(std::span(&descriptor, 1), sooner(deadline, Deadline(fabric.wake_at())));
+  }
+}
+
+}  // namespace
+
+void check_rank_is_free(Store& store, const std::string& space, Rank rank, fabric::Fabric& fabric,
+                        const std::string& secret, Deadline deadline) {
+  const std::string key = KeyScope(space, "bus").full(to_text(AgentKey{rank}));
+  const auto found = store.get(std::span(&key, 1), deadline).front();
+  if (!found) return;
+  fabric::Address address;
+  try {
+    address = decode_agent_record(*found).address;
+    std::optional<Caller> caller;
+    const bool here = address.identity.host == fabric.address().identity.host;
+    if (!here) caller.emplace(store, space, fabric, address, deadline);
+    const Deadline latest = Deadline::after(here ? patience : patience_with_others);
+    if (!answers(fabric, address, secret, sooner(deadline, latest))) return;
+  } catch (const Error&) {
+    // Malformed, or of a fabric that we cannot reach: then nobody can tell.
+    return;
+  }
+  throw Error(Code::invalid_argument,
+              fmt::format("namespace \"{}\" has an agent of rank {} already: {}; every agent needs "
+                          "a rank of its own",
+                          space, rank, to_string(address.identity)));
+}
+
+}  // namespace tensorbus::bus

@@ -1,0 +1,48 @@
+#include "bus/host/embedded.h"
+
+#include "base/log.h"
+#include "bus/agent/agent.h"
+#include "bus/directory/store_directory.h"
+#include "bus/host/claim.h"
+#include "bus/host/fabrics.h"
+#include "bus/host/loop.h"
+
+namespace tensorbus::bus {
+
+Embedded::Embedded(std::shared_ptr<Store> store, EmbeddedOptions options, Deadline deadline)
+    : store_(std::move(store)), pool_(std::move(options.pool)) {
+  if (options.rank < 0) {
+    throw Error(Code::invalid_argument,
+                "rank " + std::to_string(options.rank) + " is negative; ranks are 0 or more");
+  }
+  if (pool_ == nullptr) pool_ = std::make_shared<fabric::Pool>();
+  const std::string secret = shared_secret(*store_, options.space, deadline);
+  fabric_ = make_agent_fabric(options.rank, secret, pool_, options.bind, options.ports);
+  check_rank_is_free(*store_, options.space, options.rank, *fabric_, secret, deadline);
+  channel_ = make_memory_channel();
+  directory_ = make_store_directory(store_, {options.space});
+  agent_ = std::make_unique<Agent>(
+      AgentParts{*fabric_, *channel_, *directory_, state_, random_number, secret, options.reached},
+      AgentOptions{options.rank, options.space});
+  thread_ = std::thread([this] { serve(); });
+}
+
+void Embedded::serve() noexcept {
+  try {
+    run(*agent_, stop_);
+  } catch (...) {
+    channel_->fail(current_exception_status());
+    // Others shall see that it is gone, and nobody reads or writes memory any more.
+    agent_.reset();
+    fabric_.reset();
+    directory_.reset();
+  }
+}
+
+Embedded::~Embedded() {
+  stop_.signal();
+  thread_.join();
+  agent_.reset();
+}
+
+}  // namespace tensorbus::bus

@@ -1,0 +1,61 @@
+// An agent on a thread of its worker's process: no files, the in-process channel.
+#pragma once
+
+#include <functional>
+#include <memory>
+#include <string>
+#include <thread>
+
+#include "bus/channel/channel.h"
+#include "bus/channel/memory_channel.h"
+#include "bus/directory/directory.h"
+#include "bus/files/state.h"
+#include "bus/round/step.h"
+#include "fabric/core/fabric.h"
+#include "fabric/core/pool.h"
+#include "fabric/core/port_range.h"
+#include "os/io/poll.h"
+#include "tensorbus/store.h"
+
+namespace tensorbus::bus {
+
+class Agent;
+
+struct EmbeddedOptions {
+  Rank rank = 0;  // unique among the agents of the namespace
+  std::string space = "default";
+  // Whose memory other processes map; null: one of its own.
+  std::shared_ptr<fabric::Pool> pool;
+  std::string bind;           // the address on which other hosts reach it; empty: this host only
+  fabric::PortRange ports{};  // that it listens on there
+  std::function<void(Step)> reached{};  // told of every step of the protocol; may be empty
+};
+
+class Embedded {
+ public:
+  // Error(unsupported) if the store cannot serve a bus.
+  Embedded(std::shared_ptr<Store> store, EmbeddedOptions options, Deadline deadline);
+  // Ends every command as cancelled.
+  ~Embedded();
+  Embedded(const Embedded&) = delete;
+  Embedded& operator=(const Embedded&) = delete;
+
+  std::shared_ptr<Connection> connect() { return channel_->connect(); }
+  // Where gates must lie, and tensors that others shall map.
+  const std::shared_ptr<fabric::Pool>& pool() const noexcept { return pool_; }
+
+ private:
+  void serve() noexcept;
+
+  std::shared_ptr<Store> store_;
+  std::shared_ptr<fabric::Pool> pool_;
+  std::unique_ptr<fabric::Fabric> fabric_;
+  std::unique_ptr<MemoryChannel> channel_;
+  std::unique_ptr<Directory> directory_;
+  MemoryState state_;
+  std::unique_ptr<Agent> agent_;
+  os::EventFd stop_;
+  std::thread thread_;
+};
+
+}  // namespace tensorbus::bus

@@ -1,0 +1,81 @@
+// The registrations of a batch, matched: who sends it together, what its tensors are, and who reads
+// what from whom. Pure: from records to plans, the same at every rank.
+#pragma once
+
+#include <cstdint>
+#include <map>
+#include <memory>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "bus/directory/catalog.h"
+#include "bus/match/pair.h"
+#include "bus/match/side_tensors.h"
+#include "tensorbus/plan.h"
+
+namespace tensorbus::bus {
+
+// Ranks that send a batch in step: those whose ends are linked, because one rank has registered
+// tensors of both. Named by its smallest end.
+struct Group {
+  End name;
+  std::map<End, Side> sides;
+  Registrations members;
+
+  // What the ranks of one of its sides say of their tensors; made when it is first asked for, since
+  // it takes ranks x tensors. Throws as tensors_of().
+  const SideTensors& tensors(const Side& side) const;
+  // The same registrations of the same ranks.
+  bool is(const Group& other) const { return sides == other.sides && members == other.members; }
+
+ private:
+  mutable std::map<End, SideTensors> tensors_;
+};
+using GroupPtr = std::shared_ptr<const Group>;
+
+// Registrations whose failure we know of: their ranks have to try again.
+struct GroupFinding {
+  std::optional<Group> group;
+  std::string missing;
+  std::vector<Rank> absent;  // ranks of its sides that have not registered
+};
+// Throws Error(invalid_argument) when ranks disagree or one of them failed.
+GroupFinding find_group(const Catalog& catalog, const std::string& batch,
+                        const std::vector<End>& ends, const KnownFailures& known = {});
+
+// What others are told of a registration that failed.
+Status failure_of(const std::string& batch, Rank rank, const BatchMember& member);
+
+// The ends that a registration faces.
+std::vector<End> remote_ends(const BatchMember& member);
+
+// Throws Error(invalid_argument) unless the tensors of both groups fit, for the pairs that they
+// share; says which tensor does not.
+void check_tensors(const Group& one, const Group& other);
+
+// Why this group cannot send to that one, or ok.
+Status may_send(const Group& sources, const Group& targets);
+
+// A side takes data from the side that it named; others may only read from it. Ok, or which.
+Status are_named(const Group& sources, const Group& targets);
+
+// Plans of all the senders' tensors, in the order that both ends count them: by pair, then by name
+// or position. Tensors that the reader has no part in are planned for nobody.
+struct Passage {
+  std::vector<plan::Plan> plans;
+  std::uint64_t fingerprint = 0;  // equal where plans are
+};
+Passage make_passage(const Group& sources, const Group& targets, Rank reader);
+
+// What messages call the senders' tensors, in that order.
+std::vector<std::string> labels_of(const Group& sources);
+
+// For every tensor of the senders, in that order, which item of this registration it is.
+std::vector<std::optional<std::size_t>> item_order(const Group& sources, const BatchMember& member);
+
+inline Rank first_source(const Group& sources) {
+  return sources.sides.begin()->second.ranks.front();
+}
+
+}  // namespace tensorbus::bus

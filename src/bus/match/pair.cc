@@ -1,0 +1,186 @@
+#include "bus/match/pair.h"
+
+#include <fmt/format.h>
+#include <fmt/ranges.h>
+
+#include <algorithm>
+#include <map>
+
+#include "tensorbus/status.h"
+
+namespace tensorbus::bus {
+namespace {
+
+using tensorbus::to_string;
+
+[[noreturn]] void disagree(const End& end, const std::string& why) {
+  throw Error(Code::invalid_argument, to_string(end) + ": " + why);
+}
+
+std::string describe(const std::optional<SideLayout>& layout) {
+  if (!layout) return "no mesh";
+  std::vector<std::string> placements;
+  for (const Placement& placement : layout->placements) placements.push_back(to_string(placement));
+  return fmt::format("a mesh {} with {}", to_string(layout->mesh), fmt::join(placements, ", "));
+}
+
+// Shape and placements; where a rank stands is its own.
+bool same_layout(const std::optional<SideLayout>& a, const std::optional<SideLayout>& b) {
+  if (!a || !b) return !a && !b;
+  return a->mesh == b->mesh && a->placements == b->placements &&
+         a->coordinate.has_value() == b->coordinate.has_value();
+}
+
+void check_agreement(const End& end, Rank first_rank, const PairMember& first, Rank rank,
+                     const PairMember& member) {
+  if (member.world_size != first.world_size) {
+    disagree(end, fmt::format("rank {} expects {} ranks, rank {} expects {}", first_rank,
+                              first.world_size, rank, member.world_size));
+  }
+  if (!same_layout(member.layout, first.layout)) {
+    disagree(end, fmt::format("rank {} has {}, rank {} has {}; all ranks of a side have the same",
+                              first_rank, describe(first.layout), rank, describe(member.layout)));
+  }
+  if (member.remote != first.remote) {
+    disagree(end, fmt::format("rank {} waits for \"{}\", rank {} for \"{}\"", first_rank,
+                              first.remote, rank, member.remote));
+  }
+}
+
+// By position if ranks say where they stand, else by rank.
+std::map<std::size_t, Rank> places(const End& end, const Catalog::PairMembers& members) {
+  std::map<std::size_t, Rank> places;
+  std::size_t next = 0;
+  for (const auto& [rank, member] : members) {
+    const auto& layout = member->layout;
+    if (!layout || !layout->coordinate) {
+      places[next++] = rank;
+      continue;
+    }
+    const auto position = position_in(layout->mesh, *layout->coordinate);
+    if (!position) {
+      disagree(end, fmt::format("rank {} stands at ({}), outside of its mesh {}", rank,
+                                fmt::join(*layout->coordinate, ", "), to_string(layout->mesh)));
+    }
+    if (const auto [at, fresh] = places.emplace(*position, rank); !fresh) {
+      disagree(end, fmt::format("ranks {} and {} both stand at ({}) of the mesh", at->second, rank,
+                                fmt::join(*layout->coordinate, ", ")));
+    }
+  }
+  return places;
+}
+
+Catalog::PairMembers living(const Catalog& catalog, const End& end, const KnownFailures* known) {
+  Catalog::PairMembers members = catalog.members(end);
+  for (const auto& [rank, member] : members) {
+    if (member->failed.empty() || known == nullptr) continue;
+    if (known->contains({rank, member->attempt})) continue;
+    throw FailedElsewhere(Code::invalid_argument,
+                          fmt::format("rank {} failed: {}", rank, member->failed));
+  }
+  std::erase_if(members, [](const auto& entry) { return !entry.second->failed.empty(); });
+  return members;
+}
+
+}  // namespace
+
+std::optional<std::size_t> position_in(const Shape& mesh, const Shape& coordinate) {
+  if (coordinate.size() != mesh.size()) return std::nullopt;
+  std::size_t position = 0;
+  for (std::size_t dim = 0; dim < mesh.size(); ++dim) {
+    if (coordinate[dim] < 0 || coordinate[dim] >= mesh[dim]) return std::nullopt;
+    position =
+        position * static_cast<std::size_t>(mesh[dim]) + static_cast<std::size_t>(coordinate[dim]);
+  }
+  return position;
+}
+
+Finding find_side(const Catalog& catalog, const End& end, const KnownFailures* known) {
+  const Catalog::PairMembers members = living(catalog, end, known);
+  if (members.empty()) return {std::nullopt, fmt::format("{} has no ranks yet", to_string(end))};
+  const auto& [first_rank, first] = *members.begin();
+  const std::int64_t size = first->world_size;
+  if (size < 1) disagree(end, fmt::format("rank {} expects {} ranks", first_rank, size));
+  for (const auto& [rank, member] : members) {
+    check_agreement(end, first_rank, *first, rank, *member);
+  }
+  std::vector<Rank> ranks;
+  for (const auto& [rank, member] : members) ranks.push_back(rank);
+  if (first->layout) {
+    const Layout probe(Mesh(first->layout->mesh), first->layout->placements);
+    if (static_cast<std::int64_t>(probe.mesh().size()) != size) {
+      disagree(end, fmt::format("the mesh {} has {} ranks, {} are expected",
+                                to_string(first->layout->mesh), probe.mesh().size(), size));
+    }
+  }
+  if (static_cast<std::int64_t>(members.size()) > size) {
+    disagree(end, fmt::format("ranks {} say they belong to it, {} are expected",
+                              fmt::join(ranks, ", "), size));
+  }
+  const auto order = places(end, members);
+  if (static_cast<std::int64_t>(members.size()) < size) {
+    return {std::nullopt,
+            fmt::format("{} has {} of {} ranks (rank {} {} there)", to_string(end), members.size(),
+                        size, fmt::join(ranks, ", "), ranks.size() == 1 ? "is" : "are")};
+  }
+  Side side{end, first->remote, {}, {}, std::nullopt};
+  for (const auto& [position, rank] : order) {
+    side.ranks.push_back(rank);
+    side.hosts.push_back(members.at(rank)->address.identity.host);
+  }
+  if (first->layout) {
+    side.layout.emplace(Mesh(first->layout->mesh, side.ranks), first->layout->placements);
+  }
+  return {std::move(side), ""};
+}
+
+void check_match(const Side& one, const Side& other) {
+  const std::string what = fmt::format("pair \"{}\": ", one.end.pair);
+  if (one.layout.has_value() != other.layout.has_value()) {
+    const auto& [with, without] = one.layout ? std::tie(one, other) : std::tie(other, one);
+    throw Error(Code::invalid_argument,
+                fmt::format("{}\"{}\" has a mesh and \"{}\" has none; give both one, or neither",
+                            what, with.end.side, without.end.side));
+  }
+  if (!one.layout && one.ranks.size() != other.ranks.size()) {
+    throw Error(
+        Code::invalid_argument,
+        fmt::format("{}without meshes ranks face each other one to one, but \"{}\" has {} "
+                    "and \"{}\" has {}",
+                    what, one.end.side, one.ranks.size(), other.end.side, other.ranks.size()));
+  }
+  if (one.partial() && other.partial()) {
+    throw Error(Code::invalid_argument,
+                what + "both sides have Partial placements; only a side that sends can");
+  }
+}
+
+Verdict assess(const Catalog& catalog, const InitPair& pair, const KnownFailures& known) {
+  try {
+    const Finding local = find_side(catalog, {pair.pair, pair.local}, &known);
+    const Finding remote = find_side(catalog, {pair.pair, pair.remote}, &known);
+    if (local.side && remote.side) {
+      check_match(*local.side, *remote.side);
+      return {true, {}, false, ""};
+    }
+    std::string missing = local.missing;
+    if (!missing.empty() && !remote.missing.empty()) missing += "; ";
+    return {false, {}, false, missing + remote.missing};
+  } catch (const FailedElsewhere& error) {
+    return {false, error.status(), true, ""};
+  } catch (const Error& error) {
+    return {false, error.status(), false, ""};
+  }
+}
+
+KnownFailures failures(const Catalog& catalog, const InitPair& pair) {
+  KnownFailures known;
+  for (const std::string& side : {pair.local, pair.remote}) {
+    for (const auto& [rank, member] : catalog.members({pair.pair, side})) {
+      if (!member->failed.empty()) known.insert({rank, member->attempt});
+    }
+  }
+  return known;
+}
+
+}  // namespace tensorbus::bus

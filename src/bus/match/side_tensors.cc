@@ -1,0 +1,229 @@
+#include "bus/match/side_tensors.h"
+
+#include <fmt/format.h>
+#include <fmt/ranges.h>
+
+#include <algorithm>
+#include <optional>
+#include <utility>
+
+#include "base/refuse.h"
+#include "tensor/global_shape.h"
+#include "tensorbus/status.h"
+
+namespace tensorbus::bus {
+namespace {
+
+using tensorbus::to_string;
+using Problems = std::vector<std::string>;
+
+void refuse_if_any(const std::string& what, const Problems& problems) {
+  if (!problems.empty()) refuse(fmt::format("{}: {}", what, fmt::join(problems, "; ")));
+}
+
+std::string label(const End& end, const std::string& name, std::size_t position) {
+  if (!name.empty()) return fmt::format("tensor \"{}\" of pair \"{}\"", name, end.pair);
+  return fmt::format("tensor {} of pair \"{}\"", position, end.pair);
+}
+
+// One tensor at the ranks that have a part of it.
+using Parts = std::map<Rank, const TensorRecord*>;
+// By name, or by position where they have none.
+using PartsByName = std::map<std::pair<std::string, std::size_t>, Parts>;
+
+PartsByName collect(const Registrations& members, const Side& side) {
+  PartsByName parts;
+  for (const Rank rank : side.ranks) {
+    const BatchMember& member = *members.at(rank);
+    std::size_t position = 0;
+    for (const std::size_t at : items_of(member, side.end)) {
+      const TensorRecord& tensor = member.tensors[at];
+      parts[{tensor.name, tensor.name.empty() ? position++ : 0}][rank] = &tensor;
+    }
+  }
+  return parts;
+}
+
+// Layouts that tensors say themselves: several meshes of one shape, each with the whole tensor.
+class OwnLayouts {
+ public:
+  explicit OwnLayouts(const Registrations& members) : members_(members) {}
+
+  // Throws Error(invalid_argument) without the tensor's name.
+  const Layout& of(const Parts& parts) {
+    std::vector<std::pair<Rank, std::size_t>> said;
+    for (const auto& [rank, part] : parts) {
+      if (!part->layout) refuse(fmt::format("rank {} has it without a layout of its own", rank));
+      said.emplace_back(rank, *part->layout);
+    }
+    const auto found = made_.find(said);
+    return found != made_.end() ? found->second : made_.emplace(said, make(said)).first->second;
+  }
+
+ private:
+  Layout make(const std::vector<std::pair<Rank, std::size_t>>& said) const {
+    const SideLayout& first = members_.at(said.front().first)->layouts[said.front().second];
+    const Layout one(Mesh(first.mesh), first.placements);
+    std::map<std::int64_t, std::map<std::size_t, Rank>> meshes;
+    for (const auto& [rank, at] : said) {
+      const SideLayout& own = members_.at(rank)->layouts[at];
+      if (own.mesh != first.mesh || own.placements != first.placements) {
+        refuse(fmt::format("ranks {} and {} lay it out differently", said.front().first, rank));
+      }
+      const auto position = position_in(own.mesh, own.coordinate.value_or(Shape()));
+      if (!position) refuse(fmt::format("rank {} stands outside of its mesh", rank));
+      const auto [place, fresh] = meshes[own.mesh_id].emplace(*position, rank);
+      if (!fresh) {
+        refuse(
+            fmt::format("ranks {} and {} stand at the same place of a mesh", place->second, rank));
+      }
+    }
+    std::vector<Rank> ranks;
+    for (const auto& [id, mesh] : meshes) {
+      if (mesh.size() != one.mesh().size()) {
+        refuse(fmt::format("its mesh {} has {} ranks and {} of them have it (rank {} does)",
+                           to_string(first.mesh), one.mesh().size(), mesh.size(),
+                           mesh.begin()->second));
+      }
+      for (const auto& [position, rank] : mesh) ranks.push_back(rank);
+    }
+    if (meshes.size() == 1) return Layout(Mesh(first.mesh, ranks), first.placements);
+    Shape shape{static_cast<std::int64_t>(meshes.size())};
+    shape.insert(shape.end(), first.mesh.begin(), first.mesh.end());
+    std::vector<Placement> placements{Replicate{}};
+    placements.insert(placements.end(), first.placements.begin(), first.placements.end());
+    return Layout(Mesh(std::move(shape), ranks), std::move(placements));
+  }
+
+  const Registrations& members_;
+  std::map<std::vector<std::pair<Rank, std::size_t>>, Layout> made_;
+};
+
+Shape whole_shape(const Layout& layout, const Parts& parts) {
+  std::vector<Shape> locals;
+  std::optional<Shape> given;
+  for (const Rank rank : layout.mesh().ranks()) {
+    const TensorRecord& tensor = *parts.at(rank);
+    locals.push_back(tensor.shape);
+    if (!tensor.global_shape) continue;
+    if (given && *given != *tensor.global_shape) {
+      refuse(fmt::format("rank {} says that its whole shape is {}, another rank says {}", rank,
+                         to_string(*tensor.global_shape), to_string(*given)));
+    }
+    given = tensor.global_shape;
+  }
+  if (!given) return global_shape(layout, locals);
+  check_local_shapes(layout, *given, locals);
+  return *given;
+}
+
+void check_dtypes(const Parts& parts) {
+  const auto& [first_rank, first] = *parts.begin();
+  for (const auto& [rank, part] : parts) {
+    if (part->dtype == first->dtype) continue;
+    refuse(fmt::format("rank {} has {}, rank {} has {}", first_rank, to_string(first->dtype), rank,
+                       to_string(part->dtype)));
+  }
+}
+
+void check_all_have_it(const Side& side, const Parts& parts) {
+  std::vector<Rank> without;
+  for (const Rank rank : side.ranks) {
+    if (!parts.contains(rank)) without.push_back(rank);
+  }
+  if (without.empty()) return;
+  refuse(fmt::format("rank {} has it, rank {} has not", parts.begin()->first,
+                     fmt::join(without, ", ")));
+}
+
+SideTensors shared_tensors(const Registrations& members, const Side& side) {
+  SideTensors tensors;
+  Problems problems;
+  OwnLayouts own(members);
+  for (const auto& [key, parts] : collect(members, side)) {
+    const std::string name = label(side.end, key.first, key.second);
+    try {
+      const bool has_own = std::ranges::any_of(
+          parts, [](const auto& part) { return part.second->layout.has_value(); });
+      if (!has_own) check_all_have_it(side, parts);
+      const Layout& layout = has_own ? own.of(parts) : *side.layout;
+      check_dtypes(parts);
+      tensors.shared.push_back(
+          {key.first, name, parts.begin()->second->dtype, whole_shape(layout, parts), layout});
+    } catch (const Error& error) {
+      problems.push_back(name + ": " + error.what());
+    }
+  }
+  refuse_if_any(to_string(side.end), problems);
+  return tensors;
+}
+
+SideTensors one_to_one_tensors(const Registrations& members, const Side& side) {
+  SideTensors tensors;
+  for (const Rank rank : side.ranks) {
+    const BatchMember& member = *members.at(rank);
+    auto& list = tensors.one_to_one[rank];
+    for (const std::size_t at : items_of(member, side.end)) {
+      const TensorRecord& tensor = member.tensors[at];
+      list.push_back({tensor.name, label(side.end, tensor.name, list.size()), tensor.dtype,
+                      tensor.shape, Layout(Mesh({1}, std::vector{rank}), {Replicate{}})});
+    }
+  }
+  return tensors;
+}
+
+}  // namespace
+
+std::vector<std::size_t> items_of(const BatchMember& member, const End& end) {
+  std::vector<std::size_t> items;
+  for (std::size_t at = 0; at < member.tensors.size(); ++at) {
+    if (member.ends[member.tensors[at].end] == end) items.push_back(at);
+  }
+  std::ranges::stable_sort(
+      items, {}, [&](std::size_t at) -> const std::string& { return member.tensors[at].name; });
+  return items;
+}
+
+SideTensors tensors_of(const Registrations& members, const Side& side) {
+  return side.layout ? shared_tensors(members, side) : one_to_one_tensors(members, side);
+}
+
+void check_tensors(const End& one_end, const std::vector<SideTensor>& one, const End& other_end,
+                   const std::vector<SideTensor>& other) {
+  const std::string what = fmt::format("pair \"{}\"", one_end.pair);
+  const bool named = (!one.empty() && !one.front().name.empty()) ||
+                     (!other.empty() && !other.front().name.empty());
+  if (!named && one.size() != other.size()) {
+    refuse(fmt::format("{}: \"{}\" has registered {} tensors, \"{}\" {}", what, one_end.side,
+                       one.size(), other_end.side, other.size()));
+  }
+  Problems problems;
+  auto a = one.begin();
+  auto b = other.begin();
+  while (a != one.end() || b != other.end()) {
+    if (b == other.end() || (a != one.end() && a->name < b->name)) {
+      problems.push_back(fmt::format("\"{}\" is missing at \"{}\"", (a++)->name, other_end.side));
+      continue;
+    }
+    if (a == one.end() || b->name < a->name) {
+      problems.push_back(fmt::format("\"{}\" is missing at \"{}\"", (b++)->name, one_end.side));
+      continue;
+    }
+    if (a->shape != b->shape) {
+      problems.push_back(fmt::format("{} has the shape {} at \"{}\" and {} at \"{}\"", a->label,
+                                     to_string(a->shape), one_end.side, to_string(b->shape),
+                                     other_end.side));
+    } else if (!castable(a->dtype, b->dtype)) {
+      problems.push_back(fmt::format(
+          "{}: {} at \"{}\" and {} at \"{}\" do not convert into each "
+          "other",
+          a->label, to_string(a->dtype), one_end.side, to_string(b->dtype), other_end.side));
+    } else if (a->layout.has_partial() && b->layout.has_partial()) {
+      problems.push_back(fmt::format("{} has Partial placements on both sides", a->label));
+    }
+    ++a, ++b;
+  }
+  refuse_if_any(what, problems);
+}
+
+}  // namespace tensorbus::bus

@@ -1,0 +1,62 @@
+// What all parts of one agent use. One thread.
+#pragma once
+
+#include <cstdint>
+#include <functional>
+#include <map>
+
+#include "bus/channel/channel.h"
+#include "bus/directory/catalog.h"
+#include "bus/directory/directory.h"
+#include "bus/round/links.h"
+#include "bus/round/step.h"
+#include "fabric/core/fabric.h"
+#include "tensorbus/deadline.h"
+
+namespace tensorbus::bus {
+
+// What to do when an operation of the fabric is over. A handler keeps alive whatever the operation
+// borrows.
+class Operations {
+ public:
+  using Handler = std::function<void(const fabric::Completion&)>;
+
+  fabric::OpId add(Handler handler) {
+    const auto id = static_cast<fabric::OpId>(++last_);
+    handlers_.emplace(id, std::move(handler));
+    return id;
+  }
+  void forget(fabric::OpId id) { handlers_.erase(id); }
+  void finish(const fabric::Completion& completion) {
+    const auto found = handlers_.find(completion.id);
+    if (found == handlers_.end()) return;
+    const Handler handler = std::move(found->second);
+    handlers_.erase(found);
+    handler(completion);
+  }
+  bool empty() const noexcept { return handlers_.empty(); }
+
+ private:
+  std::uint64_t last_ = 0;
+  std::map<fabric::OpId, Handler> handlers_;
+};
+
+struct Context {
+  Rank rank = 0;
+  fabric::Fabric& fabric;
+  Links& links;
+  Operations& operations;
+  Directory& directory;
+  Catalog& catalog;
+  Channel& channel;
+  std::function<std::uint64_t()> random;
+  std::function<void(Step)> reached;  // may be empty
+  TimePoint now{};
+  Status store_is_away{};  // and why, or ok
+
+  void at(Step step) const {
+    if (reached) reached(step);
+  }
+};
+
+}  // namespace tensorbus::bus

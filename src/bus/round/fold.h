@@ -1,0 +1,54 @@
+// A reduction that is checked: read from each member on its own, compared with what that member
+// offered, and only then reduced into the targets.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <memory>
+#include <span>
+#include <vector>
+
+#include "fabric/core/lender.h"
+#include "fabric/read/staging.h"
+#include "tensor/view.h"
+#include "tensorbus/plan.h"
+
+namespace tensorbus::bus {
+
+// What one member of a reduction gives, as it is: packed as the reduction's stream, and meant for
+// tensors of its own type that are just large enough.
+plan::Stream member_stream(const plan::Stream& reduction, Rank member);
+
+// Keeps what the members gave. The targets are borrowed, shapes too. Works chunk by chunk.
+class Fold {
+ public:
+  Fold(const plan::Stream& reduction, std::span<const TensorView> targets,
+       std::shared_ptr<const fabric::Lender> lender);
+
+  // By position in the group: what is read from a member, and where to.
+  const std::shared_ptr<const plan::Stream>& stream(std::size_t member) const {
+    return members_[member].stream;
+  }
+  std::span<const TensorView> scratch(std::size_t member) const { return members_[member].tensors; }
+
+  void begin() noexcept { next_chunk_ = 0; }
+  // Reduces until it is done, or `budget` bytes are used up; whether it is done. Error as Lender's.
+  bool work(std::int64_t& budget);
+
+ private:
+  struct Member {
+    std::shared_ptr<const plan::Stream> stream;
+    std::unique_ptr<std::byte[]> memory;
+    std::vector<TensorView> tensors;      // by position in the batch
+    std::vector<const std::byte*> first;  // of the tensors
+  };
+
+  const plan::Stream reduction_;  // from scratch
+  const plan::Strides strides_;   // of scratch, by position in the batch
+  const plan::Program program_;
+  fabric::TargetSide targets_;
+  std::vector<Member> members_;
+  std::size_t next_chunk_ = 0;
+};
+
+}  // namespace tensorbus::bus

@@ -1,0 +1,125 @@
+// What agents say to each other about a subscription. Words are the truth; these carry what words
+// cannot, and wake whoever should look.
+#pragma once
+
+#include <cstdint>
+#include <map>
+#include <string>
+#include <string_view>
+#include <variant>
+#include <vector>
+
+#include "bus/directory/records.h"
+#include "bus/round/word.h"
+#include "tensorbus/status.h"
+
+namespace tensorbus::bus {
+
+// Of one joining. Its streams are numbered serial + 1, serial + 2, ...
+inline constexpr std::size_t most_streams = 0xFFFE;
+constexpr std::uint64_t stream_number(std::uint64_t serial, std::int64_t position) {
+  return serial + static_cast<std::uint64_t>(position) + 1;
+}
+
+// From reader to source.
+struct Subscribe {
+  std::string batch;
+  End group;
+  Rank reader = 0;
+  std::string side;  // the reader's registration
+  std::uint64_t registration = 0;
+  // Of the plan it made from the records; the source's must be equal.
+  std::uint64_t fingerprint = 0;
+  // Which of the reader's streams those from this source are, in their order.
+  std::vector<std::int64_t> streams;
+  friend bool operator==(const Subscribe&, const Subscribe&) = default;
+};
+struct Join {
+  friend bool operator==(const Join&, const Join&) = default;
+};
+struct Start {
+  std::int64_t round = 0;
+  friend bool operator==(const Start&, const Start&) = default;
+};
+struct Leave {
+  friend bool operator==(const Leave&, const Leave&) = default;
+};
+// The reader has changed the word.
+struct Look {
+  std::int64_t round = 0;
+  friend bool operator==(const Look&, const Look&) = default;
+};
+// How far the reader is; for whoever watches the sender, and now and then only.
+struct Moved {
+  std::int64_t round = 0;
+  std::int64_t bytes = 0;  // read from this source
+  friend bool operator==(const Moved&, const Moved&) = default;
+};
+
+// From source to reader.
+struct Subscribed {
+  Status status;
+  std::uint64_t region = 0;
+  std::uint32_t word = 0;
+  friend bool operator==(const Subscribed&, const Subscribed&) = default;
+};
+struct Joined {
+  std::int64_t next = 0;  // the first round that counts for this reader
+  friend bool operator==(const Joined&, const Joined&) = default;
+};
+struct Offer {
+  std::int64_t round = 0;
+  std::uint64_t ticket = 0;  // the memory is lent while the sender's gate has not passed it
+  std::int64_t version = 0;  // of the tensors, if the batch has versions
+  friend bool operator==(const Offer&, const Offer&) = default;
+};
+// Before the offer: checksums of what the reader gets from this source, from the `first` tensor on.
+struct Sums {
+  std::int64_t round = 0;
+  std::size_t first = 0;
+  std::vector<std::uint64_t> values;
+  friend bool operator==(const Sums&, const Sums&) = default;
+};
+inline constexpr std::size_t most_sums = 4096;  // in one message
+// The source has ended the round, or with `closed` the subscription.
+struct Over {
+  std::int64_t round = 0;
+  Mark mark = Mark::revoked;
+  std::string why;
+  friend bool operator==(const Over&, const Over&) = default;
+};
+
+// From a sender to the first one of its side, and what that answers: that it is in sight of all the
+// readers it wanted and the round may begin, and how a round ended for every reader.
+struct Follow {
+  std::string batch;
+  End group;
+  friend bool operator==(const Follow&, const Follow&) = default;
+};
+struct Begun {
+  std::int64_t round = 0;
+  friend bool operator==(const Begun&, const Begun&) = default;
+};
+struct Ended {
+  std::int64_t round = 0;
+  std::map<Rank, ReaderOutcome> readers;
+  friend bool operator==(const Ended&, const Ended&) = default;
+};
+
+using MessageBody = std::variant<Subscribe, Join, Start, Leave, Look, Subscribed, Joined, Offer,
+                                 Over, Sums, Moved, Follow, Begun, Ended>;
+
+struct AgentMessage {
+  std::uint64_t sequence = 0;  // on this connection, from 1
+  std::int64_t generation = 0;
+  std::uint64_t serial = 0;  // the subscription's
+  MessageBody body;
+  friend bool operator==(const AgentMessage&, const AgentMessage&) = default;
+};
+
+// MessagePack. Decoding checks everything and throws Error(invalid_argument).
+std::string encode(const AgentMessage& message);
+AgentMessage decode_agent_message(std::string_view bytes);
+std::string_view name_of(const MessageBody& body) noexcept;
+
+}  // namespace tensorbus::bus

@@ -1,0 +1,158 @@
+// The receiving end of one registration: its subscriptions in the senders' generation, and the recv
+// that runs.
+#pragma once
+
+#include <cstdint>
+#include <map>
+#include <memory>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "bus/channel/loan.h"
+#include "bus/match/match.h"
+#include "bus/round/context.h"
+#include "bus/round/recv.h"
+#include "bus/round/round.h"
+
+namespace tensorbus::bus {
+
+// Everything that joining needs, read from the records at one moment.
+struct JoinPlan {
+  std::string batch;
+  End group;
+  std::int64_t generation = 0;
+  std::string side;  // of the reader's registration
+  std::uint64_t registration = 0;
+  std::uint64_t fingerprint = 0;
+  std::vector<plan::Stream> streams;
+  std::map<Rank, fabric::Address> sources;
+  std::vector<TensorView> targets;                         // in the senders' order
+  std::map<Rank, Verify> verify;                           // whose checksums are compared
+  std::shared_ptr<const std::vector<std::string>> labels;  // of the tensors, if any are
+};
+
+class Reader : public std::enable_shared_from_this<Reader> {
+ public:
+  Reader(Context& context, std::shared_ptr<Loan> loan)
+      : context_(context), loan_(std::move(loan)) {}
+
+  // Other memory to read into. Only while no recv runs.
+  void replace(std::shared_ptr<Loan> loan, std::vector<TensorView> targets) {
+    loan_ = std::move(loan);
+    plan_.targets = std::move(targets);
+    parts_.clear();
+    folds_.clear();
+  }
+
+  // Subscribes, joins and starts at every source. Only while idle.
+  void join(JoinPlan plan);
+  bool idle() const noexcept { return phase_ == Phase::idle; }
+  bool started() const noexcept { return phase_ == Phase::started; }
+  std::int64_t generation() const noexcept { return plan_.generation; }
+  // The generation that it read from, also when it has lost its sources since; 0: none yet, or its
+  // end was dealt with.
+  std::int64_t started_in() const noexcept { return started_in_; }
+  void forget_start() noexcept { started_in_ = 0; }
+  std::uint64_t fingerprint() const noexcept { return plan_.fingerprint; }
+  // Why joining failed last; for messages.
+  const std::string& trouble() const noexcept { return trouble_; }
+  // The sources that were lost when it last left.
+  const std::vector<Rank>& lost() const noexcept { return lost_; }
+  // After a failure it waits a little: until then join() is not called.
+  bool waits() const noexcept { return retry_at_ != TimePoint::max(); }
+  TimePoint retry_at() const noexcept { return retry_at_; }
+  void retry() noexcept { retry_at_ = TimePoint::max(); }
+  // Whether it has something to read in rounds up to this one.
+  bool goes_on(std::int64_t last_round) const;
+  // Ends its subscriptions at all sources; a recv that runs fails with this, naming `rank`.
+  void leave(const Status& why, std::optional<Rank> rank);
+
+  void on_up(const LinkPtr& link);
+  void on_lost(const LinkPtr& link, const Status& why);
+  bool knows(std::uint64_t serial) const noexcept {
+    return phase_ != Phase::idle && serial == serial_;
+  }
+  void on_message(const LinkPtr& link, const AgentMessage& message);
+
+  // Skips what must be skipped and, if a recv is wanted and none runs, starts it when it can.
+  void step(bool wanted);
+  // What each source calls the round that all of them offer; nothing while they do not.
+  std::optional<std::map<Rank, std::int64_t>> offered_versions() const;
+  // Ends that round for this reader, unread.
+  void pass_over(Mark mark);
+  // A recv that runs, or is over and has not been taken.
+  Recv* recv() noexcept { return recv_.get(); }
+  void finish_recv();
+
+  // Whether all sources offer the next round, or have offered `round` once.
+  bool published(std::optional<std::int64_t> round) const;
+  // The sources because of which that is not so: for a recv, those that it waits for.
+  std::vector<Rank> awaited(std::optional<std::int64_t> round = std::nullopt) const;
+  // Who is sending to us now, and which round.
+  std::map<Rank, std::int64_t> offering() const;
+  // Marks a source's round: both are sending. Nothing if it is over.
+  void conflict(Rank rank, std::int64_t round);
+
+ private:
+  enum class Phase : std::uint8_t { idle, subscribing, joining, started };
+  struct SourceEnd {
+    LinkPtr link;
+    bool asked = false;
+    std::shared_ptr<const fabric::RemoteRegion> region;
+    std::uint32_t word = 0;
+    std::int64_t next = 0;  // 0: has not answered the join
+    SourceView view;
+    std::uint64_t ticket = 0;
+    std::int64_t version = 0;  // of what it offers
+    Sums sums;                 // of the round that comes
+    bool swapping = false;
+  };
+  // What is read in every round, bound to the targets.
+  struct Part {
+    std::uint64_t number = 0;
+    std::shared_ptr<const plan::Stream> stream;
+    std::span<const TensorView> targets;
+    std::shared_ptr<Digest> digest{};  // if it is checked
+    std::size_t first_sum = 0;         // among those of its source
+  };
+
+  void ask(Rank rank, SourceEnd& source);
+  void on_subscribed(Rank rank, SourceEnd& source, const Subscribed& answer);
+  void join_all_when_ready();
+  void start_when_joined();
+  void start_recv(std::int64_t round);
+  void make_parts();
+  void add_part(std::uint64_t number, std::shared_ptr<const plan::Stream> stream,
+                std::span<const TensorView> targets);
+  RecvPart part_of(const Part& part, std::int64_t round) const;
+  void swap_word(Rank rank, std::int64_t round, std::uint64_t ticket, Mark mark);
+  void on_word(Rank rank, std::uint64_t serial, std::int64_t round, RoundWord word);
+  void fail_joining(const std::string& why);
+  Choice choice() const;
+  // Whether a source that looks like this has offered this round.
+  static bool has_offered(const SourceView& view, std::int64_t round) {
+    return view.floor > round || (view.floor == round && view.offered);
+  }
+  fabric::Source lent(const SourceEnd& source) const {
+    return {source.link->peer(), source.region, source.ticket};
+  }
+
+  Context& context_;
+  std::shared_ptr<Loan> loan_;
+  JoinPlan plan_;
+  Phase phase_ = Phase::idle;
+  std::uint64_t serial_ = 0;
+  std::int64_t started_in_ = 0;
+  std::vector<std::shared_ptr<const plan::Stream>> streams_;
+  std::vector<Part> parts_;  // made when needed
+  std::vector<std::shared_ptr<Fold>> folds_;
+  std::map<Rank, SourceEnd> sources_;
+  std::shared_ptr<Recv> recv_;
+  std::string trouble_;
+  std::vector<Rank> lost_;
+  TimePoint retry_at_ = TimePoint::max();
+  Duration backoff_ = Duration::zero();
+};
+
+}  // namespace tensorbus::bus

@@ -1,0 +1,115 @@
+// The sending end of one registration in one generation: its subscribers and the round it has open.
+#pragma once
+
+#include <cstdint>
+#include <map>
+#include <memory>
+#include <optional>
+#include <set>
+#include <string>
+#include <vector>
+
+#include "bus/round/context.h"
+#include "bus/round/digest.h"
+#include "bus/round/round.h"
+
+namespace tensorbus::bus {
+
+class Source {
+ public:
+  Source(Context& context, std::int64_t generation) : context_(context), generation_(generation) {}
+  // Whoever drops it has ended it.
+  ~Source() = default;
+  Source(const Source&) = delete;
+  Source& operator=(const Source&) = delete;
+
+  std::int64_t generation() const noexcept { return generation_; }
+  bool knows(std::uint64_t serial) const { return subscriptions_.contains(serial); }
+
+  // Answers with the region and a word of its own. An older subscription of the same reader ends.
+  // `digests` make the checksums that it wants, if it does.
+  struct Subscriber {
+    Rank rank = 0;
+    std::uint64_t registration = 0;
+    std::int64_t bytes = 0;  // that it reads here in a round
+  };
+  void subscribe(const LinkPtr& link, std::uint64_t serial, Subscriber reader, std::uint64_t region,
+                 std::vector<std::shared_ptr<Digest>> digests);
+  // One that another reader uses, if it would be the same.
+  std::shared_ptr<Digest> find_digest(const plan::Stream& stream, Verify verify) const;
+  void on_message(const LinkPtr& link, const AgentMessage& message);
+  void on_lost(const Link& link);
+
+  // At some time, whatever it has done since.
+  bool has_started(Rank reader) const;
+  // Its connection broke, and it has not subscribed since.
+  bool has_lost(Rank reader, std::uint64_t registration) const;
+  // How many readers have started and count in this round.
+  std::size_t ready_for(std::int64_t round) const;
+
+  // Makes the checksums of a round that is about to be opened; false while there is more to do:
+  // then again soon. Error as Digest's.
+  bool prepare(std::int64_t round);
+  // Offers a round to all who have joined by now. The caller has checked the gate.
+  void open(std::int64_t round, std::uint64_t ticket, std::int64_t version);
+  bool is_open() const noexcept { return open_.has_value(); }
+  std::int64_t highest_opened() const noexcept { return highest_opened_; }
+  // How the open round ended for each, once it has for all; then none is open.
+  std::optional<std::map<Rank, Ending>> finished();
+  // Bytes of the open round, or of the last, that were read whole or that their readers tell of.
+  std::int64_t bytes_done() const noexcept;
+  // Bytes of all that have read it or still may.
+  std::int64_t bytes_total() const noexcept;
+  // Who has not read yet.
+  std::set<Rank> unread() const;
+  // Takes the open round back from whoever has not read it.
+  void revoke(const std::string& why);
+  // The reader is sending to us while we send to it: true if the round was still unread there.
+  bool conflict(Rank reader);
+  // A reader that says that both are sending.
+  std::optional<Rank> in_conflict() const;
+  // Ends every subscription. finished() still gives how the open round ended.
+  void end(const std::string& why);
+
+  // When finished() should be asked again although nothing happened.
+  TimePoint wake_at() const noexcept;
+
+ private:
+  struct Subscription {
+    LinkPtr link;
+    Rank reader = 0;
+    std::uint64_t registration = 0;
+    fabric::Word word;
+    std::int64_t bytes = 0;  // that it reads
+    std::int64_t moved = 0;  // of them, in the open round, as it says
+    std::vector<std::shared_ptr<Digest>> digests{};
+    bool joined = false;
+    bool started = false;
+    std::int64_t start = 0;
+    bool in_round = false;
+    TimePoint counts_since{};  // the tentative are waited for this long only
+  };
+  struct Open {
+    std::int64_t round = 0;
+    std::map<Rank, Ending> endings;
+  };
+
+  static RoundWord word_of(const Subscription& subscription);
+  // Out of offered, by compare-and-swap; the word it is at afterwards.
+  static RoundWord settle(Subscription& subscription, Mark mark);
+  void send_sums(const Subscription& subscription, std::uint64_t serial);
+  void note_ending(Subscription& subscription, bool lost);
+  void end_subscription(std::uint64_t serial, const std::string& why, bool tell);
+  void say_over(const Subscription& subscription, std::uint64_t serial, const std::string& why);
+
+  Context& context_;
+  const std::int64_t generation_;
+  std::map<std::uint64_t, Subscription> subscriptions_;  // by serial
+  std::set<Rank> started_;                               // also those that have left again
+  std::map<Rank, std::uint64_t> lost_;                   // with their registrations
+  std::optional<Open> open_;
+  std::int64_t bytes_read_ = 0;  // by those for whom the round has ended
+  std::int64_t highest_opened_ = 0;
+};
+
+}  // namespace tensorbus::bus

@@ -1,0 +1,286 @@
+#include "bus/simulation/world.h"
+
+#include <algorithm>
+
+namespace tensorbus::bus::simulation {
+namespace {
+
+using std::chrono::milliseconds;
+
+constexpr std::size_t most_steps_before = 400'000;
+constexpr std::size_t steps_with_faults = 4'000;
+constexpr std::size_t most_steps_after = 400'000;
+constexpr std::size_t enough = 2;
+
+}  // namespace
+
+void Report::add(const Report& other) {
+  for (const auto& [what, count] : other.counts) counts[what] += count;
+  for (const auto& [fault, steps] : other.hits) {
+    for (std::size_t at = 0; at < step_count; ++at) hits[fault][at] += steps[at];
+  }
+}
+
+World::World(std::uint64_t seed, const Faults& faults)
+    : cluster(seed),
+      checks(cluster,
+             [this](const auto& invariant, const auto& what) { violate(invariant, what); }),
+      faults_(faults) {
+  cluster.weather.network = odds(3);
+  if (faults_.slow && odds(4)) cluster.weather.queue = 2 + cluster.random(3);
+  if (faults_.slow && odds(4)) cluster.weather.words = 8 + cluster.random(8);
+  two_way_ = odds(3);
+  linked_ = !two_way_ && odds(2);
+  make_sides();
+  for (UserSide& side : sides_) {
+    for (const Rank rank : side.ranks) {
+      cluster.add(rank);
+      users_.push_back(std::make_unique<User>(*this, side, rank));
+    }
+    say("side {}: {} ranks from rank {} on, {}", side.name, side.ranks.size(), side.ranks.front(),
+        to_string(side.layout.placements[0]));
+  }
+}
+
+// Mostly small: two or three ranks meet in more ways than sixteen.
+void World::make_sides() {
+  const bool large = odds(20);
+  const auto add = [&](std::string name, std::string remote, Rank first, bool sends) {
+    UserSide side{std::move(name), std::move(remote), {}, {}, sends};
+    const auto size = static_cast<Rank>(1 + cluster.random(large ? 6 : 3));
+    for (Rank rank = 0; rank < size; ++rank) side.ranks.push_back(first + rank);
+    side.layout.mesh = {size};
+    switch (cluster.random(sends && !two_way_ ? 4 : 3)) {
+      case 0:
+        side.layout.placements = {Replicate{}};
+        break;
+      case 1:
+        side.layout.placements = {Shard{0}};
+        break;
+      case 2:
+        side.layout.placements = {Shard{1}};
+        break;
+      default:
+        side.layout.placements = {Partial{ReduceOp::max}};
+    }
+    sides_.push_back(std::move(side));
+  };
+  add("train", "infer", 0, true);
+  add("infer", "train", 10, false);
+  if (!two_way_ && odds(3)) add("more", "train", 20, false);
+}
+
+void World::violate(const std::string& invariant, const std::string& what) {
+  say("VIOLATION of {}: {}", invariant, what);
+  report.violations.push_back(invariant + ": " + what);
+}
+
+// A worker that has not registered has no memory to take back.
+bool can_hit(const std::string& fault, Step step) {
+  return fault != "raise" || (step != Step::started && step != Step::pairing);
+}
+
+void World::hit(const std::string& fault, Rank rank) {
+  std::string after;
+  for (const Step step : cluster.node(rank).last_steps()) {
+    if (!can_hit(fault, step))
+      violate("the report", fmt::format("{} at {}", fault, to_string(step)));
+    after += fmt::format("{}{}", after.empty() ? "" : ", ", to_string(step));
+    ++report.hits[fault][static_cast<std::size_t>(step)];
+  }
+  say("rank {}: {}, after {}", rank, fault, after);
+}
+
+bool World::satisfied() const {
+  return std::ranges::all_of(users_, [](const auto& user) { return user->successes >= enough; });
+}
+
+void World::change_content() {
+  ++content_;
+  say("from now on all have tensor {}, {}", content_, tensorbus::to_string(shape_of(content_)));
+}
+
+void World::expect_progress(std::size_t most_steps) {
+  for (int times = linked_ ? 3 : 1; times > 0 && report.violations.empty(); --times) {
+    for (const auto& user : users_) user->successes = 0;
+    for (std::size_t step = 0; step < most_steps && report.violations.empty() && !satisfied();
+         ++step) {
+      happen();
+      if (!calm_ && odds(500)) cluster.clock().advance(milliseconds(cluster.random(100)));
+    }
+    for (const auto& user : users_) {
+      if (report.violations.empty() && user->successes < enough) violate("I9", user->doing());
+    }
+    if (times > 1) change_content();
+  }
+}
+
+Report World::run() {
+  if (!odds(4)) expect_progress(most_steps_before);
+  healed_ = false;
+  calm_ = false;
+  say("faults");
+  for (std::size_t step = 0; step < steps_with_faults && report.violations.empty(); ++step) {
+    happen();
+    if (odds(80)) hurt();
+    if (odds(400)) cluster.clock().advance(milliseconds(cluster.random(600)));
+    if (linked_ && odds(1000)) change_content();
+  }
+  heal();
+  say("no more faults");
+  if (report.violations.empty()) expect_progress(most_steps_after);
+  if (report.violations.empty()) finish();
+  return std::move(report);
+}
+
+void World::finish() {
+  for (const auto& user : users_) user->close();
+  const auto quiet = [&] {
+    return std::ranges::all_of(users_, [](const auto& user) { return user->closed(); });
+  };
+  std::size_t quiet_for = 0;  // what a closed user's agent says reaches the store later
+  for (std::size_t after = 0; after < 20'000 && report.violations.empty(); ++after) {
+    happen();
+    quiet_for = quiet() ? quiet_for + 1 : 0;
+    if (quiet_for > 2'000) break;
+  }
+  for (const auto& user : users_) {
+    if (!user->closed()) violate("I9", user->doing());
+    if (const auto id = cluster.node(user->rank()).channel().owed()) {
+      violate("I6", fmt::format("rank {}: command {} of session {} has no outcome", user->rank(),
+                                id->sequence, id->session));
+    }
+  }
+  checks.at_rest();
+}
+
+void World::happen() {
+  checks.after_step(cluster.step());
+  if (odds(4)) users_[cluster.random(users_.size())]->act();
+  for (const auto& user : users_) {
+    user->pass_time();
+    user->check_untouched();
+    const SimulatedChannel& channel = cluster.node(user->rank()).channel();
+    if (!channel.doubled.empty() || !channel.unknown.empty()) {
+      violate("I6", fmt::format("rank {}: completed twice, or not accepted", user->rank()));
+    }
+  }
+}
+
+// Mostly one or two things are broken at a time: else nobody gets anywhere.
+void World::hurt() {
+  User& user = *users_[cluster.random(users_.size())];
+  Node& node = cluster.node(user.rank());
+  if (!node.alive()) return hurt_process(user, node);
+  if (node.stopped()) return hurt_agent(user.rank(), node);
+  if (!odds(3) && repair()) return;
+  switch (cluster.random(4)) {
+    case 0:
+      return hurt_process(user, node);
+    case 1:
+      return hurt_agent(user.rank(), node);
+    default:
+      return hurt_lines(user.rank(), node);
+  }
+}
+
+bool World::repair() {
+  for (const auto& user : users_) {
+    Node& node = cluster.node(user->rank());
+    if (!node.alive()) return hurt_process(*user, node), true;
+    if (node.stopped()) return hurt_agent(user->rank(), node), true;
+  }
+  Weather& weather = cluster.weather;
+  const auto end_one = [&](auto& set) {
+    if (set.empty()) return false;
+    set.erase(set.begin());
+    say("a line or a copy is well again");
+    return true;
+  };
+  return end_one(weather.cut) || end_one(weather.far) || end_one(weather.late) ||
+         end_one(weather.slow) || end_one(weather.full);
+}
+
+void World::hurt_process(User& user, Node& node) {
+  if (!faults_.kills) return;
+  checks.note_death(user.rank());
+  if (!node.alive()) {
+    hit("restart", user.rank());
+    node.restart();
+  } else if (odds(3)) {
+    hit("kill of the agent", user.rank());
+    node.kill();
+    node.restart(false);
+    user.lose_agent();
+  } else if (odds(3)) {
+    hit("kill of the worker", user.rank());
+    node.replace_worker();
+    user.die();
+  } else {
+    hit("kill", user.rank());
+    node.kill();
+    user.die();
+  }
+}
+
+void World::hurt_agent(Rank rank, Node& node) {
+  if (node.stopped()) {
+    hit("resume", rank);
+    return node.resume();
+  }
+  if (faults_.stops && !odds(4)) {
+    hit("stop", rank);
+    return node.stop();
+  }
+  if (!faults_.lapses) return;
+  hit("lapse", rank);
+  checks.note_lapse(rank);
+  node.lapse();
+}
+
+void World::hurt_lines(Rank rank, Node& node) {
+  Weather& weather = cluster.weather;
+  const Rank other = users_[cluster.random(users_.size())]->rank();
+  const auto toggle = [&](auto& set, const auto& what, const std::string& name) {
+    if (set.erase(what) > 0) return say("rank {}: {} is over", rank, name);
+    set.insert(what);
+    hit(name, rank);
+  };
+  const auto kind = cluster.random(7);
+  if (other == rank && kind != 0 && kind != 3 && kind != 4) return;
+  if (kind == 0) {
+    if (faults_.slow) toggle(weather.slow, rank, "slow copies");
+  } else if (kind == 4) {
+    if (faults_.slow) toggle(weather.full, rank, "full queue");
+  } else if (!faults_.lines) {
+    return;
+  } else if (kind == 1) {
+    toggle(weather.late, Weather::line(rank, other), "delay");
+  } else if (kind == 2) {
+    toggle(weather.cut, Weather::line(rank, other), "partition");
+  } else if (kind == 3) {
+    toggle(weather.far, rank, "partition from the store");
+  } else {
+    hit("drop", rank);
+    node.disconnect(other);
+  }
+}
+
+void World::heal() {
+  healed_ = true;
+  Weather& weather = cluster.weather;
+  weather.late.clear();
+  weather.cut.clear();
+  weather.far.clear();
+  weather.slow.clear();
+  weather.full.clear();
+  for (const auto& user : users_) {
+    Node& node = cluster.node(user->rank());
+    node.resume();
+    if (!node.alive()) node.restart();
+  }
+}
+
+Report simulate(std::uint64_t seed, const Faults& faults) { return World(seed, faults).run(); }
+
+}  // namespace tensorbus::bus::simulation

@@ -1,0 +1,176 @@
+// One simulated cluster with its users and its faults.
+#pragma once
+
+#include <fmt/format.h>
+
+#include <deque>
+#include <map>
+#include <memory>
+#include <optional>
+#include <set>
+#include <string>
+#include <tuple>
+#include <vector>
+
+#include "bus/simulation/checks.h"
+#include "bus/simulation/users.h"
+#include "tensorbus/layout.h"
+
+namespace tensorbus::bus::simulation {
+
+struct UserSide {
+  std::string name;
+  std::string remote;
+  std::vector<Rank> ranks;
+  SideLayout layout;
+  bool sends = false;
+
+  Layout whole() const { return {Mesh(layout.mesh, ranks), layout.placements}; }
+};
+
+class World;
+
+class User {
+ public:
+  User(World& world, const UserSide& side, Rank rank) : world_(world), side_(side), rank_(rank) {}
+
+  // Does what comes next for it, if it waits for nothing.
+  void act();
+  // Loses patience with what it waits for.
+  void pass_time();
+  // No byte of what it received is written after an error.
+  void check_untouched();
+  void die();
+  // Its agent died and another has taken over: what was pending has failed.
+  void lose_agent();
+  void close();
+
+  Rank rank() const noexcept { return rank_; }
+  const UserSide& side() const noexcept { return side_; }
+  bool idle() const noexcept { return pending_.empty(); }
+  bool closed() const noexcept { return phase_ == Phase::closed && pending_.empty(); }
+  std::string doing() const;
+  std::size_t successes = 0;
+
+ private:
+  enum class Phase : std::uint8_t { init, enlist, work, leave, closed };
+  struct Pending {
+    CommandId id;
+    Direction direction = Direction::send;
+    std::uint64_t ticket = 0;
+    std::int64_t round = 0;
+    std::uint64_t since = 0;                // when it began, in steps
+    std::optional<TimePoint> expires_at{};  // its deadline, if it is short
+    std::optional<TimePoint> due{};         // its deadline
+    std::optional<TimePoint> cancels_at{};
+    std::optional<TimePoint> raises_at{};  // the worker's own deadline, whatever the agent does
+    bool outdated = false;                 // a registration of tensors that have changed since
+  };
+
+  Node& node() const;
+  void init();
+  void enlist();
+  void name_tensor();
+  void ask_to_enlist();
+  void send();
+  void recv();
+  Duration patience() const;
+  void leave();
+  void raise(const Pending& pending);
+  void end_early(const Pending& pending, const std::string& why);
+  // Submits it, perhaps with little patience.
+  void submit(Pending pending, Command command, std::shared_ptr<Loan> loan, Duration most);
+  void on_outcome(const Pending& pending, const Outcome& outcome);
+  void on_send(const Pending& pending, const Outcome& outcome);
+  void on_recv(const Pending& pending, const Outcome& outcome);
+  void check_received(std::int64_t round);
+  // No outcome of a round depends on a sender that leaves after it.
+  void check_send_went_on(const Pending& pending, const Outcome& outcome);
+  void check_recv_went_on(const Outcome& outcome);
+  void spoil();
+  template <typename Visit>
+  void for_each(Visit visit);
+
+  World& world_;
+  const UserSide& side_;
+  const Rank rank_;
+  Phase phase_ = Phase::init;
+  std::deque<Pending> pending_;
+  std::shared_ptr<SimulatedLoan> loan_;
+  RegisterBatch enlisting_;
+  std::int64_t life_ = 0;  // registrations so far
+  std::uint64_t ticket_ = 0;
+  std::int64_t accepted_ = 0;               // sends of this life
+  std::int64_t opened_ = 0;                 // the last of them that was answered for itself
+  std::map<Life, std::int64_t> last_read_;  // rounds, by source
+  std::int64_t read_here_ = 0;              // the last round of this registration
+  Life read_from_;                          // one of its sources
+  std::int64_t content_ = 0;                // which tensors it has registered
+  std::int64_t last_version_ = 0;
+  Shape shape_;
+  std::vector<std::int64_t> after_error_;
+};
+
+class World {
+ public:
+  World(std::uint64_t seed, const Faults& faults);
+  Report run();
+
+  template <typename... Args>
+  void say(fmt::format_string<Args...> format, Args&&... args) {
+    const auto time = std::chrono::duration_cast<std::chrono::microseconds>(
+        cluster.clock().now() - TimePoint(std::chrono::hours(1)));
+    report.history.push_back(fmt::format("{:>9} us  ", time.count()) +
+                             fmt::format(format, std::forward<Args>(args)...));
+  }
+  void violate(const std::string& invariant, const std::string& what);
+  void hit(const std::string& fault, Rank rank);
+  bool odds(std::uint64_t one_in) { return cluster.random(one_in) == 0; }
+
+  // Whether a user acts up now.
+  bool impatient() { return faults_.expires && !healed_ && odds(4); }
+  bool healed() const noexcept { return healed_; }
+  bool two_way() const noexcept { return two_way_; }
+  // Nothing has been hurt yet.
+  bool calm() const noexcept { return calm_; }
+  // Users send state dicts, whose names and shapes all of them change from time to time.
+  bool linked() const noexcept { return linked_; }
+  std::int64_t content() const noexcept { return content_; }
+  Shape shape_of(std::int64_t content) const { return {content % 2 == 0 ? 4 : 3, 6}; }
+
+  Cluster cluster;
+  Report report;
+  Checks checks;
+  // What a sender's memory held while a round was open.
+  std::map<std::tuple<Life, std::int64_t>, std::int64_t> tags;
+  // How a round ended, as its sender was told.
+  std::map<std::tuple<Life, std::int64_t>, std::map<Rank, ReaderOutcome>> sent;
+  std::set<std::tuple<Life, std::int64_t, Rank>> read;  // by whom
+
+ private:
+  void make_sides();
+  void happen();
+  void change_content();
+  bool satisfied() const;
+  // All users have successes, again after their tensors have changed.
+  void expect_progress(std::size_t most_steps);
+  void hurt();
+  // Something that is broken; false: nothing is.
+  bool repair();
+  void hurt_process(User& user, Node& node);
+  void hurt_agent(Rank rank, Node& node);
+  void hurt_lines(Rank rank, Node& node);
+  void heal();
+  void finish();
+  std::vector<std::unique_ptr<User>> users_;
+
+  const Faults faults_;
+  std::vector<UserSide> sides_;
+  bool healed_ = true;
+  bool two_way_ = false;
+  bool linked_ = false;
+  bool calm_ = true;
+  std::int64_t content_ = 0;
+};
+
+}  // namespace tensorbus::bus::simulation

@@ -1,0 +1,70 @@
+// Who still aliases frozen memory, and when it may be used again.
+#pragma once
+
+#include <cstdint>
+#include <map>
+#include <memory>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "fabric/core/identity.h"
+#include "os/io/fd.h"
+
+namespace tensorbus::fabric {
+
+// What an endpoint and those that alias its memory tell each other.
+struct Holding {
+  enum class Kind : std::uint8_t {
+    hold = 1,
+    held = 2,
+    refused = 3,  // read it instead
+    gone = 4,     // it was taken back
+    let_go = 5,
+  };
+  Kind kind = Kind::hold;
+  std::uint64_t region = 0;
+};
+std::string encode(const Holding& message);
+// Error(failed) for bytes that are none.
+Holding decode_holding(std::string_view bytes);
+
+// At the owner. Holders are processes: one whose connection is lost may still look at the memory
+// (it was stopped for a while, or has closed its endpoint), so only its death ends what it holds.
+class AliasLedger {
+ public:
+  AliasLedger() = default;
+  AliasLedger(const AliasLedger&) = delete;
+  AliasLedger& operator=(const AliasLedger&) = delete;
+  // What somebody still holds is never used again by this process.
+  ~AliasLedger();
+
+  void lend(std::uint64_t region, std::vector<std::shared_ptr<void>> memory);
+  // No new holders; the memory is let go when the last one is gone.
+  void take_back(std::uint64_t region);
+
+  // The answer. Refused: we could not see the death of that process.
+  Holding::Kind hold(const Identity& holder, std::uint64_t region);
+  void let_go(const Identity& holder, std::uint64_t region);
+  // The connection to a process is gone.
+  void lost(const Identity& holder);
+
+  // Of lost holders, readable when they end; then call look().
+  std::vector<int> descriptors() const;
+  void look();
+
+ private:
+  struct Loan {
+    std::vector<std::shared_ptr<void>> memory;
+    std::map<Id16, std::size_t> holders;  // and how often
+    bool taken_back = false;
+  };
+
+  void forget(const Id16& holder);
+  void drop_if_free(std::map<std::uint64_t, Loan>::iterator loan);
+
+  std::map<std::uint64_t, Loan> loans_;  // by region
+  std::map<Id16, os::Fd> lost_;          // pidfds
+};
+
+}  // namespace tensorbus::fabric

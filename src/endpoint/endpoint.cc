@@ -1,0 +1,274 @@
+#include "tensorbus/endpoint.h"
+
+#include <algorithm>
+#include <atomic>
+#include <future>
+#include <mutex>
+#include <utility>
+
+#include "base/secret.h"
+#include "endpoint/loop.h"
+#include "fabric/core/pool.h"
+#include "fabric/shm/fabric.h"
+#include "fabric/ucx/ucx.h"
+#include "os/process/fork.h"
+#include "tensor/view.h"
+
+namespace tensorbus {
+namespace {
+
+using fabric::Descriptor;
+
+std::string text(Dtype dtype, std::span<const std::int64_t> shape) {
+  return std::string(to_string(dtype)) + " " + to_string(Shape(shape.begin(), shape.end()));
+}
+
+void check_targets(const Descriptor& descriptor, std::span<const TensorView> into) {
+  if (into.size() != descriptor.forms.size()) {
+    throw Error(Code::invalid_argument, "the descriptor has " +
+                                            std::to_string(descriptor.forms.size()) + " tensors, " +
+                                            std::to_string(into.size()) + " targets were given");
+  }
+  for (std::size_t i = 0; i < into.size(); ++i) {
+    const TensorForm& source = descriptor.forms[i];
+    if (!std::ranges::equal(into[i].shape, source.shape)) {
+      throw Error(Code::invalid_argument,
+                  "target " + std::to_string(i) + " is " + text(into[i].dtype, into[i].shape) +
+                      ", the tensor is " + text(source.dtype, source.shape));
+    }
+  }
+}
+
+fabric::Forms copy_forms(std::span<const TensorView> views) {
+  fabric::Forms forms;
+  forms.reserve(views.size());
+  for (const TensorView& view : views) forms.push_back(fabric::form_of(view));
+  return forms;
+}
+
+std::shared_ptr<const plan::Stream> stream_into(const Descriptor& descriptor,
+                                                std::span<const TensorView> targets) {
+  std::vector<Dtype> types;
+  for (const TensorView& target : targets) types.push_back(target.dtype);
+  auto stream = std::make_shared<const plan::Stream>(fabric::whole_stream(descriptor.forms, types));
+  fabric::check_target(*stream, targets);
+  return stream;
+}
+
+void set_targets(fabric::PendingRead& read, std::span<const TensorView> into) {
+  read.target_forms = copy_forms(into);
+  for (std::size_t i = 0; i < into.size(); ++i) {
+    const TensorForm& form = read.target_forms[i];
+    read.targets.push_back({into[i].data, form.dtype, form.shape, form.strides, into[i].read_only});
+  }
+  read.stream = stream_into(read.descriptor, read.targets);
+}
+
+void copy_into(fabric::Pool& pool, fabric::PendingRead& read) {
+  auto received = std::make_shared<Received>();
+  auto blocks = std::make_shared<std::vector<std::shared_ptr<std::byte>>>();
+  std::vector<TensorView> targets;
+  received->forms = read.descriptor.forms;
+  for (TensorForm& form : received->forms) {
+    form.strides = plan::contiguous_strides(form.shape);
+    const std::size_t bytes =
+        static_cast<std::size_t>(element_count(form.shape)) * item_bytes(form.dtype);
+    blocks->push_back(bytes == 0 ? nullptr : pool.allocate(bytes));
+    received->tensors.push_back(blocks->back().get());
+    targets.push_back({blocks->back().get(), form.dtype, form.shape, form.strides});
+  }
+  received->memory = std::move(blocks);
+  set_targets(read, targets);
+  read.state->set_received(std::move(received));
+}
+
+}  // namespace
+
+class Endpoint::Impl {
+ public:
+  explicit Impl(EndpointOptions options)
+      : secret_(options.secret ? *options.secret : to_hex(view(random_id()))),
+        secret_in_descriptors_(options.secret_in_descriptors),
+        pool_(options.pool != nullptr ? options.pool : std::make_shared<fabric::Pool>()) {
+    if (secret_.empty()) throw Error(Code::invalid_argument, "an empty secret protects nothing");
+    std::vector<std::unique_ptr<fabric::Fabric>> fabrics;
+    fabrics.push_back(fabric::make_shm_fabric({options.name, secret_, pool_}));
+    if (!options.bind.empty()) {
+      fabric::UcxOptions network;
+      network.identity = fabrics.front()->address().identity;
+      network.secret = secret_;
+      network.bind = options.bind;
+      network.ports = {options.first_port, options.last_port};
+      fabrics.push_back(fabric::make_ucx_fabric(network));
+    }
+    loop_ = std::make_unique<fabric::EndpointLoop>(std::make_unique<fabric::EndpointCore>(
+        std::move(fabrics), fabric::own_reach(options.bind),
+        secret_in_descriptors_ ? secret_ : std::string(), counters_));
+    mailbox_ = loop_->mailbox();
+  }
+
+  bool forked() const noexcept { return os::fork_generation() != generation_; }
+
+  std::string expose(std::span<const TensorView> tensors) {
+    return on_loop<std::string>([&](fabric::EndpointCore& core) { return core.expose(tensors); });
+  }
+
+  std::string expose_frozen(std::span<const TensorView> tensors) {
+    std::vector<std::shared_ptr<void>> memory;
+    for (std::size_t i = 0; i < tensors.size(); ++i) {
+      if (tensors[i].empty()) continue;
+      memory.push_back(pool_->keep(tensors[i].data));
+      if (memory.back() == nullptr) {
+        throw Error(Code::invalid_argument,
+                    "tensor " + std::to_string(i) + " is not in the pool, so it cannot be frozen");
+      }
+    }
+    return on_loop<std::string>(
+        [&](fabric::EndpointCore& core) { return core.expose_frozen(tensors, std::move(memory)); });
+  }
+
+  bool release(std::string_view bytes) {
+    const Descriptor descriptor = fabric::decode_descriptor(bytes);
+    return on_loop<bool>([&](fabric::EndpointCore& core) { return core.release(descriptor); });
+  }
+
+  ReadOperation read(std::string_view bytes, std::span<const TensorView> into, Deadline deadline) {
+    fabric::PendingRead read = pending(bytes, deadline);
+    check_targets(read.descriptor, into);
+    set_targets(read, into);
+    return start(std::move(read));
+  }
+
+  ReadOperation read_frozen(std::string_view bytes, Deadline deadline) {
+    fabric::PendingRead read = pending(bytes, deadline);
+    const auto way = std::ranges::find(read.descriptor.ways, "shm", &fabric::Way::kind);
+    if (!read.descriptor.frozen || way == read.descriptor.ways.end()) {
+      throw Error(Code::invalid_argument, "these tensors are not frozen: give targets");
+    }
+    read.copy_instead = [pool = pool_](fabric::PendingRead& given) { copy_into(*pool, given); };
+    read.let_go = [mailbox = mailbox_, generation = generation_, owner = read.descriptor.owner.id,
+                   region = way->region] {
+      if (os::fork_generation() != generation) return;
+      mailbox->post([=](fabric::EndpointCore& core) { core.let_go(owner, region); });
+    };
+    return start(std::move(read));
+  }
+
+  std::shared_ptr<std::byte> allocate(std::size_t bytes) { return pool_->allocate(bytes); }
+
+  EndpointStats stats() const {
+    EndpointStats stats;
+    for (const auto& path : counters_.paths) {
+      stats.paths[path.name] = {path.reads.value(), path.bytes.value()};
+    }
+    stats.failed_reads = counters_.failed_reads.value();
+    stats.exposures = counters_.exposures.value();
+    stats.connections = counters_.connections.value();
+    return stats;
+  }
+
+  void close() noexcept {
+    if (forked()) return;
+    const std::lock_guard lock(closing_);
+    loop_.reset();
+  }
+
+  // Of a forked child, which has no such thread.
+  void abandon() noexcept {
+    [[maybe_unused]] const fabric::EndpointLoop* const lost = loop_.release();
+  }
+
+ private:
+  [[noreturn]] static void throw_closed() {
+    throw Error(Code::cancelled, "the endpoint is closed");
+  }
+
+  fabric::PendingRead pending(std::string_view bytes, Deadline deadline) const {
+    os::check_not_forked(generation_, "endpoint");
+    fabric::PendingRead read;
+    read.descriptor = fabric::decode_descriptor(bytes);
+    read.secret = read.descriptor.secret.empty() ? secret_ : read.descriptor.secret;
+    read.deadline = deadline;
+    for (const TensorForm& form : read.descriptor.forms) {
+      read.bytes += static_cast<std::uint64_t>(element_count(form.shape)) * item_bytes(form.dtype);
+    }
+    return read;
+  }
+
+  ReadOperation start(fabric::PendingRead read) {
+    const fabric::OpId id{next_id_.fetch_add(1)};
+    read.state = std::make_shared<ReadOperation::State>(
+        "read from " + fabric::to_string(read.descriptor.owner), [mailbox = mailbox_, id] {
+          mailbox->post([id](fabric::EndpointCore& core) { core.cancel(id); });
+        });
+    const auto state = read.state;
+    const auto shared = std::make_shared<fabric::PendingRead>(std::move(read));
+    const bool posted = mailbox_->post(
+        [id, shared](fabric::EndpointCore& core) { core.start(id, std::move(*shared)); });
+    if (!posted) throw_closed();
+    return ReadOperation(state);
+  }
+
+  // Soon: the loop never blocks.
+  template <typename Result, typename Call>
+  Result on_loop(Call call) {
+    os::check_not_forked(generation_, "endpoint");
+    const auto result = std::make_shared<std::promise<Result>>();
+    std::future<Result> future = result->get_future();
+    const bool posted = mailbox_->post([result, &call](fabric::EndpointCore& core) {
+      try {
+        result->set_value(call(core));
+      } catch (...) {
+        result->set_exception(std::current_exception());
+      }
+    });
+    if (!posted) throw_closed();
+    return future.get();
+  }
+
+  const unsigned generation_ = os::fork_generation();
+  const std::string secret_;
+  const bool secret_in_descriptors_;
+  const std::shared_ptr<fabric::Pool> pool_;
+  fabric::EndpointCounters counters_;
+  std::atomic<std::uint64_t> next_id_{1};
+  std::mutex closing_;
+  std::unique_ptr<fabric::EndpointLoop> loop_;
+  std::shared_ptr<fabric::Mailbox> mailbox_;
+};
+
+Endpoint::Endpoint(EndpointOptions options) : impl_(std::make_unique<Impl>(std::move(options))) {}
+
+Endpoint::~Endpoint() {
+  if (impl_->forked()) impl_->abandon();
+}
+
+std::string Endpoint::expose(std::span<const TensorView> tensors) { return impl_->expose(tensors); }
+
+std::string Endpoint::expose_frozen(std::span<const TensorView> tensors) {
+  return impl_->expose_frozen(tensors);
+}
+
+bool Endpoint::release(std::string_view descriptor) { return impl_->release(descriptor); }
+
+Endpoint::Description Endpoint::describe(std::string_view bytes) {
+  Descriptor descriptor = fabric::decode_descriptor(bytes);
+  return {std::move(descriptor.forms), descriptor.frozen};
+}
+
+ReadOperation Endpoint::read(std::string_view descriptor, std::span<const TensorView> into,
+                             Deadline deadline) {
+  return impl_->read(descriptor, into, deadline);
+}
+
+ReadOperation Endpoint::read_frozen(std::string_view descriptor, Deadline deadline) {
+  return impl_->read_frozen(descriptor, deadline);
+}
+
+std::shared_ptr<std::byte> Endpoint::allocate(std::size_t bytes) { return impl_->allocate(bytes); }
+
+EndpointStats Endpoint::stats() const { return impl_->stats(); }
+
+void Endpoint::close() noexcept { impl_->close(); }
+
+}  // namespace tensorbus

@@ -1,0 +1,57 @@
+// The thread that drives an endpoint, and how other threads give it work.
+#pragma once
+
+#include <atomic>
+#include <functional>
+#include <memory>
+#include <mutex>
+#include <thread>
+#include <vector>
+
+#include "endpoint/core.h"
+#include "os/io/poll.h"
+
+namespace tensorbus::fabric {
+
+// Work for the loop, from any thread.
+class Mailbox {
+ public:
+  using Work = std::function<void(EndpointCore&)>;
+
+  // False if the loop has ended.
+  bool post(Work work);
+
+  std::vector<Work> take();
+  // The last that there is.
+  std::vector<Work> close();
+  // To sleep: false if there is work. Then wait for fd() and call awake().
+  bool sleep();
+  void awake();
+  int fd() const noexcept { return bell_.get(); }
+
+ private:
+  std::mutex mutex_;
+  std::vector<Work> work_;
+  os::EventFd bell_;
+  bool sleeping_ = false;
+  bool closed_ = false;
+};
+
+// Spins briefly after something happened, then sleeps until a fabric or a caller wakes it.
+class EndpointLoop {
+ public:
+  explicit EndpointLoop(std::unique_ptr<EndpointCore> core);
+  // Ends the thread, and on it the core.
+  ~EndpointLoop();
+
+  const std::shared_ptr<Mailbox>& mailbox() const noexcept { return mailbox_; }
+
+ private:
+  void run(std::unique_ptr<EndpointCore> core);
+
+  std::shared_ptr<Mailbox> mailbox_ = std::make_shared<Mailbox>();
+  std::atomic<bool> stop_{false};
+  std::thread thread_;
+};
+
+}  // namespace tensorbus::fabric

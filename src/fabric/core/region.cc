@@ -1,0 +1,198 @@
+#include "fabric/core/region.h"
+
+#include <algorithm>
+#include <nlohmann/json.hpp>
+
+#include "tensor/checked.h"
+#include "tensorbus/status.h"
+
+namespace tensorbus::fabric {
+namespace {
+
+using tensorbus::to_string;
+using Json = nlohmann::json;
+
+constexpr std::size_t most_dims = 64;
+
+[[noreturn]] void refuse(const std::string& message) {
+  throw Error(Code::invalid_argument, message);
+}
+
+void check_part(const plan::Part& part, const char* side, const Shape& stream_shape,
+                Dtype stream_dtype, const TensorForm& form) {
+  if (form.dtype == stream_dtype && form.shape == stream_shape) return;
+  const auto text = [](Dtype dtype, const Shape& shape) {
+    return std::string(to_string(dtype)) + " " + to_string(shape);
+  };
+  refuse(std::string(side) + " tensor " + std::to_string(part.tensor) + " is " +
+         text(form.dtype, form.shape) + ", the stream was made for " +
+         text(stream_dtype, stream_shape));
+}
+
+void check_index(const plan::Part& part, const char* side, std::size_t count) {
+  if (part.tensor < count) return;
+  refuse("the stream names " + std::string(side) + " tensor " + std::to_string(part.tensor) +
+         ", there are " + std::to_string(count));
+}
+
+// Spans that lead outside of the tensor are refused, so that a stream from anywhere is safe to run.
+void check_spans(const plan::Part& part, const Shape& shape, std::int64_t plan::Span::*first) {
+  if (part.dims.size() != shape.size()) refuse("a part has another number of dimensions");
+  for (std::size_t dim = 0; dim < shape.size(); ++dim) {
+    for (const plan::Span& span : part.dims[dim]) {
+      if (span.length < 1 || span.*first < 0 || span.*first > shape[dim] - span.length) {
+        refuse("tensor " + std::to_string(part.tensor) + ": a piece leads outside of dimension " +
+               std::to_string(dim));
+      }
+    }
+  }
+}
+
+Shape integers_of(const Json& json) {
+  if (!json.is_array() || json.size() > most_dims) refuse("a shape is not a list of numbers");
+  Shape values;
+  for (const Json& value : json) {
+    if (!value.is_number_integer()) refuse("a shape is not a list of numbers");
+    values.push_back(value.get<std::int64_t>());
+  }
+  return values;
+}
+
+}  // namespace
+
+TensorForm form_of(const TensorView& tensor) {
+  return {tensor.dtype, Shape(tensor.shape.begin(), tensor.shape.end()),
+          Shape(tensor.strides.begin(), tensor.strides.end())};
+}
+
+plan::Strides strides_of(const Forms& forms) {
+  plan::Strides strides;
+  strides.reserve(forms.size());
+  for (const TensorForm& form : forms) strides.push_back(form.strides);
+  return strides;
+}
+
+plan::Strides strides_of(std::span<const TensorView> tensors) {
+  plan::Strides strides;
+  strides.reserve(tensors.size());
+  for (const TensorView& tensor : tensors) {
+    strides.emplace_back(tensor.strides.begin(), tensor.strides.end());
+  }
+  return strides;
+}
+
+std::string encode(const Forms& forms) {
+  Json list = Json::array();
+  for (const TensorForm& form : forms) {
+    list.push_back(Json::array({static_cast<unsigned>(form.dtype), form.shape, form.strides}));
+  }
+  std::string bytes;
+  Json::to_msgpack(list, bytes);
+  return bytes;
+}
+
+Forms decode_forms(std::string_view bytes) try {
+  const Json list = Json::from_msgpack(bytes.begin(), bytes.end());
+  if (!list.is_array()) refuse("a region's tensors are not a list");
+  Forms forms;
+  forms.reserve(list.size());
+  for (const Json& item : list) {
+    if (!item.is_array() || item.size() != 3 || !item[0].is_number_unsigned() ||
+        item[0].get<std::size_t>() >= all_dtypes().size()) {
+      refuse("a region's tensor is malformed");
+    }
+    forms.push_back(
+        {all_dtypes()[item[0].get<std::size_t>()], integers_of(item[1]), integers_of(item[2])});
+    extent_of(forms.back());
+  }
+  return forms;
+} catch (const Json::exception& error) {
+  refuse(std::string("a region's tensors are malformed: ") + error.what());
+}
+
+Extent extent_of(const TensorForm& form) {
+  if (form.shape.size() != form.strides.size()) {
+    refuse("a tensor of shape " + to_string(form.shape) + " has " +
+           std::to_string(form.strides.size()) + " strides");
+  }
+  if (form.shape.size() > most_dims) refuse("a tensor has too many dimensions");
+  const bool negative = std::ranges::any_of(form.shape, [](std::int64_t n) { return n < 0; });
+  if (negative) refuse("a tensor has the shape " + to_string(form.shape));
+  if (std::ranges::find(form.shape, 0) != form.shape.end()) return {};
+  const auto item = static_cast<std::int64_t>(item_bytes(form.dtype));
+  Extent extent{0, item};
+  constexpr const char* what = "a tensor's extent";
+  for (std::size_t dim = 0; dim < form.shape.size(); ++dim) {
+    const std::int64_t step = checked_multiply(form.strides[dim], item, what);
+    const std::int64_t reach = checked_multiply(step, form.shape[dim] - 1, what);
+    std::int64_t& side = reach < 0 ? extent.begin : extent.end;
+    side = checked_add(side, reach, what);
+  }
+  return extent;
+}
+
+void check_source(const plan::Stream& stream, const Forms& forms) {
+  for (const plan::Part& part : stream.parts) {
+    check_index(part, "source", forms.size());
+    check_part(part, "source", part.source_shape, part.types.source, forms[part.tensor]);
+    check_spans(part, part.source_shape, &plan::Span::source);
+  }
+}
+
+void check_target(const plan::Stream& stream, std::span<const TensorView> targets) {
+  for (const plan::Part& part : stream.parts) {
+    check_index(part, "target", targets.size());
+    const TensorView& target = targets[part.tensor];
+    const TensorForm form = form_of(target);
+    check_part(part, "target", part.target_shape, part.types.target, form);
+    extent_of(form);
+    check_spans(part, part.target_shape, &plan::Span::target);
+    if (target.read_only) {
+      refuse("target tensor " + std::to_string(part.tensor) + " is read-only");
+    }
+    if (repeats_itself(target)) {
+      refuse("target tensor " + std::to_string(part.tensor) +
+             " is expanded: several of its elements share one address");
+    }
+  }
+}
+
+plan::Stream whole_stream(const Forms& source, std::span<const Dtype> target,
+                          std::int64_t chunk_bytes) {
+  if (target.size() != source.size()) {
+    refuse("a region of " + std::to_string(source.size()) + " tensors was given " +
+           std::to_string(target.size()) + " targets");
+  }
+  plan::Stream stream;
+  stream.source.ranks = {0};
+  stream.chunk_bytes = chunk_bytes;
+  for (std::size_t tensor = 0; tensor < source.size(); ++tensor) {
+    const TensorForm& form = source[tensor];
+    const std::int64_t elements = element_count(form.shape);
+    if (elements == 0) continue;
+    if (!castable(form.dtype, target[tensor])) {
+      refuse("tensor " + std::to_string(tensor) + " cannot be converted from " +
+             std::string(to_string(form.dtype)) + " to " + std::string(to_string(target[tensor])));
+    }
+    plan::Part part{
+        tensor, {form.dtype, target[tensor]}, form.dtype, form.shape, form.shape, {}, elements, 0};
+    for (const std::int64_t length : form.shape) part.dims.push_back({{0, 0, length}});
+    part.wire_offset = ceil_divide(stream.wire_bytes, plan::part_alignment) * plan::part_alignment;
+    const std::int64_t bytes =
+        checked_multiply(elements, static_cast<std::int64_t>(item_bytes(form.dtype)), "a region");
+    stream.wire_bytes = checked_add(part.wire_offset, bytes, "a region");
+    stream.payload_bytes += bytes;
+    stream.parts.push_back(std::move(part));
+  }
+  return stream;
+}
+
+void Gate::move_to(std::uint64_t value) noexcept {
+  std::uint64_t seen = counter_->load(std::memory_order_relaxed);
+  while (seen < value && !counter_->compare_exchange_weak(seen, value, std::memory_order_relaxed)) {
+  }
+  // Also against stores that are not atomic: the owner's next writes come after the move.
+  std::atomic_thread_fence(std::memory_order_seq_cst);
+}
+
+}  // namespace tensorbus::fabric

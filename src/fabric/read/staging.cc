@@ -1,0 +1,158 @@
+#include "fabric/read/staging.h"
+
+#include <algorithm>
+#include <cstdint>
+
+#include "tensorbus/status.h"
+
+namespace tensorbus::fabric {
+namespace {
+
+constexpr std::size_t run_alignment = 64;
+// Shorter rows cost the kernel more than the gaps between them, up to three times their length, or
+// when all are within a cache line.
+constexpr std::int64_t shortest_row = 512;
+constexpr std::int64_t widest_gap = 3;
+constexpr std::int64_t cache_line = 64;
+
+bool is_dense(std::int64_t length, std::int64_t row) {
+  return length < shortest_row && row > 0 && row <= std::max((1 + widest_gap) * length, cache_line);
+}
+
+// Without arithmetic of pointers: what a broken peer says need not be a place.
+std::byte* moved(std::byte* from, std::int64_t bytes) {
+  return reinterpret_cast<std::byte*>(reinterpret_cast<std::uint64_t>(from) +
+                                      static_cast<std::uint64_t>(bytes));
+}
+
+}  // namespace
+
+TensorMemory memory_of(std::span<const TensorView> tensors, std::shared_ptr<const Lender> lender) {
+  TensorMemory memory;
+  for (const TensorView& tensor : tensors) {
+    if (tensor.elsewhere && lender == nullptr) {
+      throw Error(Code::invalid_argument, "a tensor lies in another process that does not lend it");
+    }
+    memory.first.push_back(tensor.data);
+    memory.elsewhere.push_back(tensor.elsewhere);
+  }
+  memory.lender = std::move(lender);
+  return memory;
+}
+
+Staging::Staging(plan::Program& program, Side side, TensorMemory memory)
+    : memory_(std::move(memory)) {
+  tensors_ = memory_.first;
+  if (std::ranges::count(memory_.elsewhere, true) == 0) return;
+  std::size_t most = 0;
+  for (const plan::Chunk& chunk : program.chunks) {
+    first_of_chunk_.push_back(runs_.size());
+    std::size_t used = 0;
+    for (std::size_t i = chunk.first_run; i < chunk.end_run; ++i) {
+      const plan::ProgramPart& part = program.parts[program.runs[i].part];
+      if (!memory_.elsewhere[part.tensor]) continue;
+      Staged staged;
+      staged.remote = memory_.first[part.tensor];
+      staged.scratch = used;
+      stage(program.runs[i], side, item_bytes(side == Side::source ? part.source : part.target),
+            staged);
+      used += (staged.total() + run_alignment - 1) / run_alignment * run_alignment;
+      runs_.push_back(staged);
+    }
+    most = std::max(most, used);
+  }
+  first_of_chunk_.push_back(runs_.size());
+  scratch_.resize(most);
+  for (std::size_t i = 0; i < tensors_.size(); ++i) {
+    if (memory_.elsewhere[i]) tensors_[i] = scratch_.data();
+  }
+}
+
+void Staging::stage(plan::Run& run, Side side, std::size_t item, Staged& staged) const {
+  const bool of_source = side == Side::source;
+  std::int64_t& first = of_source ? run.source : run.target;
+  std::int64_t& row = of_source ? run.source_row : run.target_row;
+  std::int64_t& plane = of_source ? run.source_plane : run.target_plane;
+  const std::int64_t length = run.length * static_cast<std::int64_t>(item);
+  staged.remote = moved(staged.remote, first);
+  first = static_cast<std::int64_t>(staged.scratch);
+  const std::int64_t span = (run.rows - 1) * row + length;
+  if (run.planes > 1 && plane == length) {
+    // Transposed: neighbours lie side by side across planes.
+    staged.bytes = static_cast<std::size_t>(length * run.planes);
+    staged.rows = run.rows;
+    staged.row = row;
+    row = length * run.planes;
+  } else if (of_source && is_dense(length, row)) {
+    staged.bytes = static_cast<std::size_t>(span);
+    staged.rows = run.planes;
+    staged.row = plane;
+    plane = span;
+  } else {
+    staged.bytes = static_cast<std::size_t>(length);
+    staged.rows = run.rows;
+    staged.row = row;
+    staged.planes = run.planes;
+    staged.plane = plane;
+    row = length;
+    plane = length * run.rows;
+  }
+}
+
+void Staging::list(std::size_t chunk) {
+  local_.clear();
+  remote_.clear();
+  for (std::size_t i = first_of_chunk_[chunk]; i < first_of_chunk_[chunk + 1]; ++i) {
+    const Staged& staged = runs_[i];
+    local_.push_back({scratch_.data() + staged.scratch, staged.total()});
+    for (std::int64_t plane = 0; plane < staged.planes; ++plane) {
+      for (std::int64_t row = 0; row < staged.rows; ++row) {
+        const std::int64_t offset = plane * staged.plane + row * staged.row;
+        remote_.push_back({moved(staged.remote, offset), staged.bytes});
+      }
+    }
+  }
+}
+
+void Staging::fetch(std::size_t chunk) {
+  if (idle()) return;
+  list(chunk);
+  if (!remote_.empty()) memory_.lender->read(local_, remote_);
+}
+
+void Staging::fetch(std::size_t chunk, const Fetch& fetch) {
+  if (idle()) return;
+  list(chunk);
+  if (!remote_.empty()) fetch(local_, remote_);
+}
+
+void Staging::store(std::size_t chunk) {
+  if (idle()) return;
+  list(chunk);
+  if (!remote_.empty()) memory_.lender->write(local_, remote_);
+}
+
+TargetSide::TargetSide(const plan::Program& shared, const TensorMemory& memory)
+    : shared_(&shared), tensors_(memory.first) {
+  if (std::ranges::count(memory.elsewhere, true) == 0) return;
+  own_ = std::make_unique<Own>(shared, memory);
+}
+
+Packer::Packer(plan::Program program, TensorMemory memory)
+    : program_(std::move(program)), staging_(program_, Staging::Side::source, std::move(memory)) {}
+
+void Packer::gather(std::size_t chunk, std::span<std::byte> wire) {
+  staging_.fetch(chunk);
+  pack(chunk, wire);
+}
+
+void Packer::gather(std::size_t chunk, std::span<std::byte> wire, const Fetch& fetch) {
+  staging_.fetch(chunk, fetch);
+  pack(chunk, wire);
+}
+
+void Packer::pack(std::size_t chunk, std::span<std::byte> wire) {
+  copy::gather_chunk(program_, program_.chunks[chunk], staging_.sources(), wire);
+}
+
+}  // namespace tensorbus::fabric

@@ -1,0 +1,74 @@
+// What was made of a stream for the tensors of one read, kept as long as the stream lives: the same
+// tensors are read again and again, and to compile for a thousand of them takes a millisecond.
+#pragma once
+
+#include <cstddef>
+#include <map>
+#include <memory>
+#include <vector>
+
+#include "fabric/core/fabric.h"
+
+namespace tensorbus::fabric {
+
+// The forms of the tensors on both sides of a read that was checked.
+class ReadForms {
+ public:
+  explicit ReadForms(const Read& read);
+  // The same forms, and targets that may be written: all that was checked holds for it too.
+  bool fits(const Read& read) const;
+
+  const Forms& source(std::size_t member) const { return sources_[member].forms; }
+  const Forms& targets() const noexcept { return targets_; }
+
+ private:
+  struct Member {
+    std::weak_ptr<const RemoteRegion> region;  // the usual one, which need not be compared
+    Forms forms;
+  };
+  std::vector<Member> sources_;
+  Forms targets_;
+};
+
+// A Value has fits(read, more...).
+template <typename Value>
+class StreamCache {
+ public:
+  // The one that fits, or what `make` makes.
+  template <typename Make, typename... More>
+  std::shared_ptr<Value> get(Make make, const Read& read, const More&... more) {
+    if (read.stream == nullptr) return make();
+    Entry& entry = entries_[read.stream.get()];
+    // Another stream at the address of one that is gone.
+    if (entry.stream.lock() != read.stream) entry = {read.stream, {}};
+    for (const std::shared_ptr<Value>& value : entry.values) {
+      if (value->fits(read, more...)) return value;
+    }
+    std::shared_ptr<Value> value = make();
+    if (entry.values.size() == most_per_stream) entry.values.erase(entry.values.begin());
+    entry.values.push_back(value);
+    forget_the_gone();
+    return value;
+  }
+
+  std::size_t size() const noexcept { return entries_.size(); }
+
+ private:
+  static constexpr std::size_t most_per_stream = 4;
+  struct Entry {
+    std::weak_ptr<const plan::Stream> stream;
+    std::vector<std::shared_ptr<Value>> values;
+  };
+
+  // Now and then, so that it costs nothing much.
+  void forget_the_gone() {
+    if (entries_.size() < look_at_size_) return;
+    std::erase_if(entries_, [](const auto& entry) { return entry.second.stream.expired(); });
+    look_at_size_ = 2 * entries_.size() + 16;
+  }
+
+  std::map<const plan::Stream*, Entry> entries_;
+  std::size_t look_at_size_ = 16;
+};
+
+}  // namespace tensorbus::fabric

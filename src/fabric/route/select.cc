@@ -1,0 +1,76 @@
+#include "fabric/route/select.h"
+
+#include <algorithm>
+
+#include "fabric/shm/handshake.h"
+#include "fabric/ucx/ucx.h"
+#include "os/net/unix_socket.h"
+#include "os/process/process.h"
+
+namespace tensorbus::fabric {
+namespace {
+
+Status judge_shm(const Reach& reach, const Address& peer) {
+  if (!reach.no_shm.empty()) return {Code::unsupported, reach.no_shm};
+  if (peer.identity.host != reach.host) {
+    return {Code::unreachable, "it is on another host or in another network namespace"};
+  }
+  return {};
+}
+
+Status judge_ucx(const Reach& reach) {
+  if (!reach.no_ucx.empty()) return {Code::unsupported, reach.no_ucx};
+  return {};
+}
+
+}  // namespace
+
+Reach own_reach(std::string_view bind) {
+  Reach reach{os::host_key(), {}, {}};
+  if (!has_ucx()) {
+    reach.no_ucx = describe_ucx();
+  } else if (bind.empty()) {
+    reach.no_ucx =
+        "this process uses no network; bind it to an address of this machine that the peer can "
+        "reach (TENSORBUS_BIND)";
+  }
+  return reach;
+}
+
+std::vector<Verdict> select(const Reach& reach, std::span<const Address> peer) {
+  std::vector<Verdict> verdicts;
+  for (const std::string kind : {"shm", "ucx"}) {
+    Verdict verdict{kind, {}, {}};
+    const auto offered = std::ranges::find(peer, kind, &Address::kind);
+    if (offered == peer.end()) {
+      verdict.refusal = {Code::unreachable, "the peer does not offer it"};
+    } else {
+      verdict.refusal = kind == "shm" ? judge_shm(reach, *offered) : judge_ucx(reach);
+    }
+    if (verdict.refusal.ok()) verdict.address = *offered;
+    verdicts.push_back(std::move(verdict));
+  }
+  return verdicts;
+}
+
+Status probe_shm(const Address& address) try {
+  const os::Fd socket = os::connect_unix(address.where);
+  // Somebody listens; who it is shows when there is room.
+  if (!socket) return {};
+  check_identity(check_credentials(socket), address.identity);
+  return {};
+} catch (...) {
+  return current_exception_status();
+}
+
+std::string explain(std::span<const Verdict> verdicts) {
+  std::string text;
+  for (const Verdict& verdict : verdicts) {
+    if (verdict.refusal.ok()) continue;
+    if (!text.empty()) text += "; ";
+    text += verdict.kind + ": " + verdict.refusal.message;
+  }
+  return text;
+}
+
+}  // namespace tensorbus::fabric

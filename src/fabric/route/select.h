@@ -1,0 +1,42 @@
+// Which fabric serves a peer, and why the others do not.
+#pragma once
+
+#include <span>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "fabric/core/identity.h"
+#include "tensorbus/status.h"
+
+namespace tensorbus::fabric {
+
+// What this process can reach others with. An empty reason: that fabric is there.
+struct Reach {
+  std::string host;    // host key
+  std::string no_shm;  // why not
+  std::string no_ucx;
+};
+
+// Of this process, if it listens on `bind`; empty: on no network.
+Reach own_reach(std::string_view bind);
+
+// One fabric's answer to "can you reach this peer?".
+struct Verdict {
+  std::string kind;
+  Status refusal;   // ok: it would serve
+  Address address;  // of the peer, if it would
+};
+
+// A verdict for every fabric there is, the preferred first, from the peer's addresses (all of one
+// process). Nothing is sent: a fabric that would serve may still find nobody there.
+std::vector<Verdict> select(const Reach& reach, std::span<const Address> peer);
+
+// Whether the process of an shm address answers, is of this user and is the one that is meant.
+// Hangs up at once; proves no secret.
+Status probe_shm(const Address& address);
+
+// "shm: <why not>; ucx: <why not>", of those that refused.
+std::string explain(std::span<const Verdict> verdicts);
+
+}  // namespace tensorbus::fabric

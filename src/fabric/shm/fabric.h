@@ -1,0 +1,28 @@
+// The fabric between processes of one host and one user: messages through rings, bytes out of
+// shared or private memory.
+#pragma once
+
+#include <memory>
+#include <string>
+
+#include "base/clock.h"
+#include "fabric/core/fabric.h"
+#include "fabric/core/pool.h"
+
+namespace tensorbus::fabric {
+
+struct ShmOptions {
+  std::string name;            // Identity::name
+  std::string secret;          // what those who connect must know
+  std::shared_ptr<Pool> pool;  // whose memory peers map; null: an own one, for words only
+  // Private memory is read with process_vm_readv where the kernel allows it; otherwise, or without
+  // this, its owner packs it.
+  bool read_process_memory = true;
+  const Clock* clock = &steady_clock();
+};
+
+// Listens at once. A peer that dies is lost at once; one that is not polled for 6 s (stopped, or
+// stuck) is lost too. After a fork the child's copy throws.
+std::unique_ptr<Fabric> make_shm_fabric(ShmOptions options);
+
+}  // namespace tensorbus::fabric

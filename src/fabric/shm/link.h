@@ -1,0 +1,46 @@
+// The shared memory of one connection: a ring each way, the words of each side, and a pulse.
+#pragma once
+
+#include <atomic>
+#include <cstddef>
+#include <cstdint>
+
+#include "fabric/shm/ring.h"
+#include "os/io/fd.h"
+#include "os/io/memory.h"
+
+namespace tensorbus::fabric {
+
+inline constexpr std::size_t ring_capacity = 256 * 1024;
+inline constexpr std::uint32_t words_per_side = 8192;
+
+// Both ends can write all of it, so nothing in it is believed; the worst a peer can do is to break
+// its own connection.
+class ShmLink {
+ public:
+  enum class Side { connector, acceptor };
+
+  // For the connector, who makes it.
+  static os::Fd make_file();
+  // Error(denied) if the file is not sealed or has another size.
+  ShmLink(const os::Fd& file, Side side);
+
+  RingProducer out;
+  RingConsumer in;
+
+  std::atomic<std::uint64_t>& own_word(std::uint32_t number) const noexcept;
+  std::atomic<std::uint64_t>& peer_word(std::uint32_t number) const noexcept;
+  // Grows while a process is polled; stands still when it is stopped.
+  std::atomic<std::uint64_t>& own_pulse() const noexcept;
+  std::atomic<std::uint64_t>& peer_pulse() const noexcept;
+
+ private:
+  struct Layout;
+  ShmLink(os::Mapping memory, Side side) noexcept;
+  Layout& layout() const noexcept;
+
+  os::Mapping memory_;
+  std::size_t own_;  // index of our side
+};
+
+}  // namespace tensorbus::fabric

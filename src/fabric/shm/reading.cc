@@ -1,0 +1,273 @@
+#include "fabric/shm/reading.h"
+
+#include <algorithm>
+#include <cerrno>
+#include <cstring>
+
+#include "os/process/process.h"
+
+namespace tensorbus::fabric {
+namespace {
+
+using Path = ShmRemoteRegion::Path;
+
+// Rows shorter than this cost the kernel more than a second pass over the data costs us.
+constexpr std::int64_t shortest_straight_row = 512;
+
+Reading make_reading(Read read, ShmReading::Cache& cache) {
+  auto bound = cache.get([&] { return std::make_shared<Bound>(read); }, read);
+  return Reading(std::move(read), std::move(bound));
+}
+
+// Every row of a run, at one of its two ends.
+template <typename Add>
+void for_rows(const plan::Run& run, Add add) {
+  for (std::int64_t plane = 0; plane < run.planes; ++plane) {
+    for (std::int64_t row = 0; row < run.rows; ++row) {
+      add(run.source + plane * run.source_plane + row * run.source_row,
+          run.target + plane * run.target_plane + row * run.target_row);
+    }
+  }
+}
+
+bool moves_long_rows(const plan::Program& program) {
+  const bool same_types = std::ranges::all_of(
+      program.parts, [](const plan::ProgramPart& part) { return part.source == part.target; });
+  return same_types && std::ranges::all_of(program.runs, [&](const plan::Run& run) {
+           const auto item = static_cast<std::int64_t>(item_bytes(program.parts[run.part].source));
+           return run.rows * run.planes == 1 || run.length * item >= shortest_straight_row;
+         });
+}
+
+void* remote_pointer(std::uint64_t address, std::int64_t offset) {
+  return reinterpret_cast<void*>(address + static_cast<std::uint64_t>(offset));
+}
+
+// Only to be read.
+TensorMemory source_memory(const ShmRemoteRegion& region) {
+  TensorMemory memory;
+  for (std::size_t i = 0; i < region.forms().size(); ++i) {
+    const std::byte* const mapped = region.mapped()[i];
+    memory.elsewhere.push_back(mapped == nullptr);
+    memory.first.push_back(mapped != nullptr
+                               ? const_cast<std::byte*>(mapped)
+                               : static_cast<std::byte*>(remote_pointer(region.address(i), 0)));
+  }
+  return memory;
+}
+
+}  // namespace
+
+ShmReading::ShmReading(Read read, Cache& cache) : reading_(make_reading(std::move(read), cache)) {
+  bool all_mapped = true;
+  for (const Source& source : reading_.read().sources) {
+    Member& member = members_.emplace_back();
+    member.peer = &dynamic_cast<ShmPeer&>(*source.peer);
+    member.region = &shm_region(*source.region);
+    member.ticket = source.ticket;
+    all_mapped = all_mapped && member.region->how() == Path::mapped;
+    mapped_.push_back(member.region->mapped());
+    const std::int64_t chunk_bytes = reading_.stream().chunk_bytes;
+    if (member.region->how() == Path::packed && chunk_bytes > std::int64_t{slot_bytes}) {
+      throw Error(Code::invalid_argument, "chunks of " + std::to_string(chunk_bytes) +
+                                              " bytes are too large to be packed by their owner");
+    }
+  }
+  Bound& bound = reading_.bound();
+  if (all_mapped) {
+    way_ = Way::mapped;
+  } else if (!reduces() && members_.front().region->how() == Path::process_memory) {
+    way_ = moves_long_rows(bound.direct()) ? Way::straight : Way::staged;
+    if (way_ == Way::staged) reading_.stage(source_memory(*members_.front().region));
+  } else {
+    for (std::size_t i = 0; i < members_.size(); ++i) {
+      const ShmRemoteRegion& region = *members_[i].region;
+      if (region.how() == Path::packed) continue;
+      members_[i].packer = std::make_unique<Packer>(bound.source(i), source_memory(region));
+    }
+  }
+}
+
+pid_t ShmReading::Member::pid() const noexcept {
+  return region->lender() != nullptr ? region->lender()->pid() : peer->pid;
+}
+
+const os::Fd& ShmReading::Member::pidfd() const noexcept {
+  return region->lender() != nullptr ? region->lender()->pidfd() : peer->pidfd;
+}
+
+std::string ShmReading::Member::name() const {
+  const std::string owner = to_string(peer->identity());
+  if (region->lender() == nullptr) return owner;
+  return "the worker of " + owner + ", process " + std::to_string(pid()) + ",";
+}
+
+ShmReading::~ShmReading() {
+  for (Member& member : members_) {
+    for (const Asked& asked : member.asked) {
+      // An owner that has not answered may still write into its slot.
+      if (member.peer->packed.erase(asked.request) > 0) {
+        member.peer->slots[asked.slot] = 0;
+      } else {
+        member.peer->abandoned.insert(asked.request);
+      }
+    }
+  }
+}
+
+ShmReading::Progress ShmReading::step(std::uint64_t& last_request) {
+  check_open();
+  if (next_ < reading_.chunk_count()) {
+    if (way_ == Way::mapped) {
+      reading_.copy(next_, mapped_);
+    } else if (way_ == Way::straight) {
+      read_straight(members_.front());
+    } else if (way_ == Way::staged) {
+      reading_.copy_staged(next_, fetch_from(members_.front()));
+    } else {
+      bool all = true;
+      for (Member& member : members_) all = fetch(member, last_request) && all;
+      if (!all) return Progress::waiting;
+      scatter();
+    }
+    if (++next_ < reading_.chunk_count()) return Progress::more;
+  }
+  for (const Member& member : members_) {
+    // A pid that ended may have become somebody else's, whose memory we would have read.
+    if (member.region->how() == Path::process_memory && os::has_ended(member.pidfd())) {
+      throw Error(Code::peer_lost, member.name() + " died");
+    }
+  }
+  check_open();
+  return Progress::done;
+}
+
+void ShmReading::check_open() const {
+  for (const Member& member : members_) {
+    if (member.region->still_open(member.ticket)) continue;
+    throw Error(Code::withdrawn, to_string(member.peer->identity()) + " took its memory back");
+  }
+}
+
+void ShmReading::read_straight(const Member& member) {
+  TargetSide& targets = reading_.direct();
+  const plan::Program& program = targets.program();
+  std::vector<iovec> local;
+  std::vector<iovec> remote;
+  for (const plan::Run& run : program.runs_of(program.chunks[next_])) {
+    const plan::ProgramPart& part = program.parts[run.part];
+    const std::size_t bytes = static_cast<std::size_t>(run.length) * item_bytes(part.source);
+    const std::byte* const mapped = member.region->mapped()[part.tensor];
+    for_rows(run, [&](std::int64_t source, std::int64_t target) {
+      std::byte* const to = targets.tensors()[part.tensor] + target;
+      if (mapped != nullptr) {
+        std::memcpy(to, mapped + source, bytes);
+        return;
+      }
+      remote.push_back({remote_pointer(member.region->address(part.tensor), source), bytes});
+      local.push_back({to, bytes});
+    });
+  }
+  read_memory(member, local, remote);
+  targets.store(next_);
+}
+
+void ShmReading::gather(Member& member) {
+  const plan::Chunk& chunk = member.packer->program().chunks[next_];
+  member.buffer.resize(static_cast<std::size_t>(chunk.wire_bytes));
+  member.wire = member.buffer;
+  member.packer->gather(next_, member.buffer, fetch_from(member));
+}
+
+bool ShmReading::fetch(Member& member, std::uint64_t& last_request) {
+  if (member.ready) return true;
+  if (member.region->how() == Path::packed) return fetch_packed(member, last_request);
+  gather(member);
+  member.ready = true;
+  return true;
+}
+
+void ShmReading::ask(Member& member, std::uint64_t& last_request) {
+  ShmPeer& peer = *member.peer;
+  // Of a reduction one chunk at a time: reads that hold slots of one owner while they wait for
+  // another's would wait for each other.
+  const std::size_t ahead = reduces() ? 1 : window_slots;
+  for (std::uint8_t slot = 0; slot < window_slots && peer.peer_window; ++slot) {
+    if (member.asked_chunks >= reading_.chunk_count() || member.asked_chunks >= next_ + ahead) {
+      return;
+    }
+    if (peer.slots[slot] != 0) continue;
+    const std::uint64_t request = ++last_request;
+    peer.slots[slot] = request;
+    peer.push(ask_message,
+              encode(Ask{request, member.region->number(), reading_.read().stream_number,
+                         member.ticket, static_cast<std::uint32_t>(member.asked_chunks), slot}));
+    member.asked.push_back({request, slot});
+    ++member.asked_chunks;
+  }
+}
+
+bool ShmReading::fetch_packed(Member& member, std::uint64_t& last_request) {
+  ask(member, last_request);
+  if (member.asked.empty()) return false;
+  const Asked asked = member.asked.front();
+  const auto answer = member.peer->packed.find(asked.request);
+  if (answer == member.peer->packed.end()) return false;
+  const ShmPeer::Packed packed = answer->second;
+  if (!packed.status.ok()) {
+    throw Error(packed.status.code,
+                to_string(member.peer->identity()) + ": " + packed.status.message);
+  }
+  const plan::Chunk& chunk = reading_.bound().target().chunks[next_];
+  if (packed.wire_bytes != static_cast<std::uint64_t>(chunk.wire_bytes)) {
+    throw Error(Code::failed, to_string(member.peer->identity()) +
+                                  " packs another stream than the one that is read");
+  }
+  member.wire = {member.peer->peer_window.data() + asked.slot * slot_bytes,
+                 static_cast<std::size_t>(chunk.wire_bytes)};
+  if (reduces()) {
+    member.buffer.assign(member.wire.begin(), member.wire.end());
+    member.wire = member.buffer;
+    give_back_slot(member);
+  }
+  member.ready = true;
+  return true;
+}
+
+void ShmReading::give_back_slot(Member& member) {
+  const Asked asked = member.asked.front();
+  member.asked.pop_front();
+  member.peer->packed.erase(asked.request);
+  member.peer->slots[asked.slot] = 0;
+}
+
+Fetch ShmReading::fetch_from(const Member& member) const {
+  return [this, &member](std::span<const iovec> local, std::span<const iovec> remote) {
+    read_memory(member, local, remote);
+  };
+}
+
+void ShmReading::read_memory(const Member& member, std::span<const iovec> local,
+                             std::span<const iovec> remote) const {
+  const int failure = os::read_process_memory(member.pid(), local, remote);
+  if (failure == 0) return;
+  check_open();
+  const std::string name = member.name();
+  if (failure == ESRCH) throw Error(Code::peer_lost, name + " died");
+  std::string message = os::errno_message("cannot read the memory of " + name, failure);
+  if (failure == EFAULT) message += "; it was freed after it was exposed";
+  throw Error(Code::failed, message);
+}
+
+void ShmReading::scatter() {
+  std::vector<std::span<const std::byte>> wires;
+  for (Member& member : members_) {
+    wires.push_back(member.wire);
+    member.ready = false;
+  }
+  reading_.scatter(next_, wires);
+  Member& first = members_.front();
+  if (!reduces() && first.region->how() == Path::packed) give_back_slot(first);
+}
+
+}  // namespace tensorbus::fabric

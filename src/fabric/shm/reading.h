@@ -1,0 +1,82 @@
+// A read from processes of this host: out of mapped memory in one pass, out of another process'
+// private memory, or chunk by chunk as its owner packs them.
+#pragma once
+
+#include <sys/uio.h>
+
+#include <cstddef>
+#include <cstdint>
+#include <deque>
+#include <memory>
+#include <vector>
+
+#include "fabric/read/reading.h"
+#include "fabric/shm/peer.h"
+#include "fabric/shm/region.h"
+
+namespace tensorbus::fabric {
+
+class ShmReading {
+ public:
+  enum class Progress { more, waiting, done };
+
+  using Cache = StreamCache<Bound>;
+
+  // Checks it: Error(invalid_argument).
+  ShmReading(Read read, Cache& cache);
+  ShmReading(const ShmReading&) = delete;
+  ShmReading& operator=(const ShmReading&) = delete;
+  // Gives its window slots back.
+  ~ShmReading();
+
+  const Read& read() const noexcept { return reading_.read(); }
+  std::int64_t bytes_done() const noexcept { return reading_.bytes_before(next_); }
+
+  // On by at most one chunk. Waiting: nothing can be done until an owner answers. Done: the gates
+  // were open after the last byte. Error(withdrawn, peer_lost, failed) ends it.
+  Progress step(std::uint64_t& last_request);
+
+ private:
+  struct Asked {
+    std::uint64_t request = 0;
+    std::uint8_t slot = 0;
+  };
+  struct Member {
+    ShmPeer* peer = nullptr;
+    const ShmRemoteRegion* region = nullptr;
+    std::uint64_t ticket = 0;
+    std::unique_ptr<Packer> packer;  // of what its owner does not pack
+    std::vector<std::byte> buffer;
+    std::span<const std::byte> wire;  // the next chunk, in the buffer or in the window
+    bool ready = false;
+    std::size_t asked_chunks = 0;
+    std::deque<Asked> asked;  // in the order of chunks
+
+    // Whose memory it is.
+    pid_t pid() const noexcept;
+    const os::Fd& pidfd() const noexcept;
+    std::string name() const;
+  };
+
+  bool reduces() const noexcept { return members_.size() > 1; }
+  void check_open() const;
+  void read_straight(const Member& member);
+  // False: it has to wait.
+  bool fetch(Member& member, std::uint64_t& last_request);
+  void gather(Member& member);
+  bool fetch_packed(Member& member, std::uint64_t& last_request);
+  void give_back_slot(Member& member);
+  void ask(Member& member, std::uint64_t& last_request);
+  Fetch fetch_from(const Member& member) const;
+  void read_memory(const Member& member, std::span<const iovec> local,
+                   std::span<const iovec> remote) const;
+  void scatter();
+
+  Reading reading_;
+  std::vector<Member> members_;
+  std::vector<copy::Sources> mapped_;
+  enum class Way { mapped, straight, staged, fetched } way_ = Way::fetched;
+  std::size_t next_ = 0;
+};
+
+}  // namespace tensorbus::fabric

@@ -1,0 +1,76 @@
+#include "os/process/fork.h"
+
+#include <fcntl.h>
+#include <pthread.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <atomic>
+#include <mutex>
+#include <string>
+#include <vector>
+
+#include "os/process/watched.h"
+#include "tensorbus/status.h"
+
+namespace tensorbus::os {
+namespace {
+
+std::atomic<unsigned> generation{0};
+
+// Never destroyed: forks happen until the very end.
+struct Closed {
+  std::mutex mutex;
+  std::vector<int> fds;
+  std::vector<int> sets;  // epoll sets whose sockets are closed
+};
+Closed& closed() {
+  static Closed& all = *new Closed;
+  return all;
+}
+
+// The lock is held across the fork, so that the child sees a whole list.
+[[maybe_unused]] const int registered =
+    ::pthread_atfork([] { closed().mutex.lock(); }, [] { closed().mutex.unlock(); },
+                     [] {
+                       for (const int set : closed().sets) {
+                         for_watched_sockets(set, [](int fd) { ::close(fd); });
+                       }
+                       for (const int fd : closed().fds) ::close(fd);
+                       closed().sets.clear();
+                       closed().fds.clear();
+                       closed().mutex.unlock();
+                       generation.fetch_add(1, std::memory_order_relaxed);
+                     });
+
+}  // namespace
+
+void close_in_children(int fd) {
+  const std::lock_guard lock(closed().mutex);
+  closed().fds.push_back(fd);
+}
+
+void close_watched_in_children(int epoll_fd) {
+  const std::lock_guard lock(closed().mutex);
+  closed().sets.push_back(epoll_fd);
+}
+
+void forget_in_children(int fd) noexcept {
+  const std::lock_guard lock(closed().mutex);
+  std::erase(closed().fds, fd);
+  std::erase(closed().sets, fd);
+}
+
+void close_watched_on_exec(int epoll_fd) noexcept {
+  for_watched_sockets(epoll_fd, [](int fd) { ::fcntl(fd, F_SETFD, FD_CLOEXEC); });
+}
+
+unsigned fork_generation() noexcept { return generation.load(std::memory_order_relaxed); }
+
+void check_not_forked(unsigned made_in, std::string_view what) {
+  if (made_in == fork_generation()) return;
+  throw Error(Code::failed, "this " + std::string(what) +
+                                " was made before a fork; make another one in the child process");
+}
+
+}  // namespace tensorbus::os

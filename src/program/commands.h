@@ -1,0 +1,45 @@
+// The subcommands of the tensorbus program. Each adds itself to the command line and stores what to
+// run when it is chosen.
+#pragma once
+
+#include <CLI/CLI.hpp>
+#include <cstdint>
+#include <functional>
+#include <optional>
+#include <string>
+
+namespace tensorbus::program {
+
+// What scripts can rely on.
+enum ExitCode : int {
+  exit_ok = 0,
+  exit_failed = 1,
+  exit_usage = 2,
+  exit_timeout = 3,
+  exit_absent = 4,
+  exit_unreachable = 5,
+};
+
+// What the chosen subcommand does; its result is the exit code.
+using Run = std::function<int()>;
+
+void add_store(CLI::App& app, Run& run);
+void add_kv(CLI::App& app, Run& run);
+void add_plan(CLI::App& app, Run& run);
+void add_doctor(CLI::App& app, Run& run);
+void add_agent(CLI::App& app, Run& run);
+void add_launch(CLI::App& app, Run& run);
+
+// Each client or peer is a descriptor, and the usual soft limit is 1024.
+void raise_descriptor_limit();
+
+// For options: a whole number from `least` on. CLI11 alone takes -1 for a very large one.
+CLI::Validator whole_number(std::int64_t least);
+// For options: a number greater than 0.
+CLI::Validator positive_number();
+
+// The first line of a token file; nothing for an empty path. Error(invalid_argument) if it is no
+// regular file, or open to other users.
+std::optional<std::string> read_token(const std::string& path);
+
+}  // namespace tensorbus::program

@@ -1,0 +1,139 @@
+// Who polls the fabrics. A thread that waits does it itself: between two processes that are both
+// awake nothing is handed from thread to thread, allocated or asked of the kernel. When nobody
+// waits a thread of our own keeps connections alive and takes what comes.
+#pragma once
+
+#include <poll.h>
+
+#include <atomic>
+#include <condition_variable>
+#include <memory>
+#include <mutex>
+#include <optional>
+#include <span>
+#include <string_view>
+#include <thread>
+#include <vector>
+
+#include "base/waiting.h"
+#include "fabric/core/fabric.h"
+#include "os/io/poll.h"
+#include "os/process/fork.h"
+#include "push_pull/job/spin.h"
+#include "tensorbus/deadline.h"
+#include "tensorbus/status.h"
+
+namespace tensorbus::push_pull {
+
+class Loop {
+ public:
+  using Lock = std::unique_lock<std::mutex>;
+
+  // Called with the lock held, by whichever thread polls.
+  class Events {
+   public:
+    virtual ~Events() = default;
+    virtual void on_up(const std::shared_ptr<fabric::Peer>& peer) = 0;
+    virtual void on_message(fabric::Peer& peer, std::string_view message) = 0;
+    virtual void on_lost(fabric::Peer& peer, const Status& reason) = 0;
+    // After every poll, and about once a second.
+    virtual void on_turn() = 0;
+  };
+
+  // `events` is borrowed.
+  Loop(Events& events, std::vector<std::unique_ptr<fabric::Fabric>> fabrics, SpinBudget spin);
+  ~Loop();
+  Loop(const Loop&) = delete;
+  Loop& operator=(const Loop&) = delete;
+
+  std::span<const std::unique_ptr<fabric::Fabric>> fabrics() const noexcept { return fabrics_; }
+
+  // For everything that touches fabrics, or what Events keep. Error in a forked child and after
+  // close().
+  Lock lock() {
+    if (os::fork_generation() != generation_) refuse();
+    Lock lock(mutex_, std::defer_lock);
+    lock_again(lock);
+    return lock;
+  }
+  // The same for a lock that was let go for a long copy. It is held even if it throws.
+  void lock_again(Lock& lock) {
+    if (!lock.try_lock()) {
+      wanting_.fetch_add(1);
+      lock.lock();
+      wanting_.fetch_sub(1);
+    }
+    check();
+  }
+  // Polls, spins, sleeps until `done` holds: true; or false at the deadline. Error(interrupted),
+  // Error(cancelled) after close().
+  template <typename Done>
+  bool wait(Lock& lock, Deadline deadline, Done done) {
+    if (done()) return true;
+    Turn turn(*this, lock, deadline);
+    while (turn.take()) {
+      if (done()) return true;
+    }
+    return done();
+  }
+
+  // Ends every blocked call with Error(cancelled), and the thread of our own.
+  void close() noexcept;
+
+ private:
+  enum class Poller { nobody, caller, keeper };
+
+  // A caller who waits.
+  class Turn {
+   public:
+    Turn(Loop& loop, Lock& lock, Deadline deadline);
+    ~Turn();
+    // One poll, after a sleep if the one before was in vain for long. False at the deadline.
+    bool take();
+
+   private:
+    void sleep();
+    bool follow();
+
+    Loop& loop_;
+    Lock& lock_;
+    const Deadline deadline_;
+    std::optional<Waiting> waiting_;  // while another polls
+    bool polls_ = false;
+    bool slept_ = false;
+    bool sleeps_next_ = false;
+    unsigned polled_ = 0;
+    TimePoint now_{};
+    TimePoint spin_until_{};
+  };
+
+  void poll();
+  void sleep(Lock& lock, Deadline deadline, bool keeper);
+  void let_others_in(Lock& lock);
+  void keep();
+  void check() const {
+    if (closed_ || failure_) refuse();
+  }
+  [[noreturn]] void refuse() const;
+
+  Events& events_;
+  std::vector<std::unique_ptr<fabric::Fabric>> fabrics_;
+  SpinBudget spin_;
+  const unsigned generation_ = os::fork_generation();
+
+  std::mutex mutex_;
+  std::atomic<int> wanting_{0};  // who wait for the lock
+  std::condition_variable changed_;
+  int followers_ = 0;  // who wait while another polls
+  Poller poller_ = Poller::nobody;
+  bool poller_sleeps_ = false;
+  std::uint64_t turns_ = 0;  // of callers
+  bool closed_ = false;
+  std::optional<Status> failure_;
+  os::EventFd wake_;         // for all who sleep, at the end
+  os::EventFd keeper_wake_;  // a caller polls now, or has left after a sleep
+  bool keeper_rests_ = false;
+  std::thread keeper_;
+};
+
+}  // namespace tensorbus::push_pull

@@ -1,0 +1,257 @@
+#include "push_pull/job/node.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <thread>
+
+#include "base/config.h"
+#include "base/log.h"
+#include "fabric/shm/fabric.h"
+#include "fabric/ucx/ucx.h"
+#include "os/net/tcp.h"
+
+namespace tensorbus::push_pull {
+namespace {
+
+// With a core for everybody a wait costs less than waking up; without, it takes the core from whom
+// it waits for.
+constexpr Duration spin_with_cores = std::chrono::microseconds(100);
+constexpr Duration spin_without = std::chrono::microseconds(2);
+
+SpinBudget spin_for(std::size_t nodes_here, const std::optional<Duration>& given) {
+  if (given) return {*given, *given};
+  if (const auto text = config::variable("TENSORBUS_SPIN_US")) {
+    try {
+      const auto budget = std::chrono::microseconds(std::stoul(*text));
+      return {budget, budget};
+    } catch (const std::exception&) {
+      throw Error(Code::invalid_argument,
+                  "TENSORBUS_SPIN_US is \"" + *text + "\"; it must be a number of microseconds");
+    }
+  }
+  const bool cores = nodes_here <= std::thread::hardware_concurrency();
+  return {cores ? spin_with_cores : spin_without, spin_without};
+}
+
+// Whom the others let in, should it be the network that carries. Who needs none may have no way.
+template <typename Bind>
+std::vector<os::IpAddress> hosts_of(Bind bind) try {
+  return os::own_ip_addresses(bind());
+} catch (const Error&) {
+  return {};
+}
+
+}  // namespace
+
+std::string Node::encode(const Record& record) {
+  Encoder encoder;
+  encoder.integer(static_cast<std::uint8_t>(record.transport));
+  encoder.string(fabric::encode(record.address));
+  encoder.integer(static_cast<std::uint32_t>(record.hosts.size()));
+  for (const os::IpAddress& host : record.hosts) {
+    for (const std::uint8_t byte : host.bytes) encoder.integer(byte);
+  }
+  return std::move(encoder).bytes();
+}
+
+Node::Record Node::decode(const std::string& bytes) {
+  Decoder decoder(bytes);
+  Record record;
+  record.transport = static_cast<Transport>(decoder.integer<std::uint8_t>());
+  record.address = fabric::decode_address(decoder.string());
+  for (auto left = decoder.integer<std::uint32_t>(); left > 0; --left) {
+    os::IpAddress& host = record.hosts.emplace_back();
+    for (std::uint8_t& byte : host.bytes) byte = decoder.integer<std::uint8_t>();
+  }
+  decoder.end();
+  return record;
+}
+
+Node::Node(Role role, const NodeOptions& options, Client& client)
+    : self_{role, options.rank},
+      job_(options.job),
+      client_(client),
+      pool_(options.pool != nullptr ? options.pool : std::make_shared<fabric::Pool>()),
+      membership_(self_, options) {
+  links_.resize(static_cast<std::size_t>(role == Role::worker ? job_.servers : job_.workers));
+  meet_the_others(options);
+  connect_all(options.deadline);
+  log::info("push-pull: {} is connected to {} {}s", to_string(self_), links_.size(),
+            to_string(other(0).role));
+}
+
+Node::~Node() {
+  if (loop_ != nullptr) loop_->close();
+}
+
+Member Node::other(int group) const {
+  return {self_.role == Role::worker ? Role::server : Role::worker,
+          group * job_.group_size + self_.rank % job_.group_size};
+}
+
+bool Node::needs_network(const Record& other) const {
+  const bool here = other.address.identity.host == record_.address.identity.host;
+  if (record_.transport == Transport::network || other.transport == Transport::network) return true;
+  if (!here && record_.transport == Transport::shared_memory) {
+    throw Error(Code::unreachable,
+                fmt::format("{} is on another host, and only shared memory was allowed",
+                            to_string(other.address.identity)));
+  }
+  return !here;
+}
+
+void Node::meet_the_others(const NodeOptions& options) {
+  std::vector<std::unique_ptr<fabric::Fabric>> fabrics;
+  fabric::ShmOptions shm;
+  shm.name = to_string(self_);
+  shm.secret = membership_.secret();
+  shm.pool = pool_;
+  fabrics.push_back(fabric::make_shm_fabric(std::move(shm)));
+  const auto bind = [&] {
+    return options.bind.empty() ? os::address_towards(job_.host, job_.port) : options.bind;
+  };
+  record_ = {options.transport, fabrics.front()->address(), hosts_of(bind)};
+  membership_.join(encode(record_), options.deadline);
+  membership_.wait_for_all(options.deadline);
+
+  for (std::size_t group = 0; group < links_.size(); ++group) {
+    others_.push_back(decode(membership_.record(other(static_cast<int>(group)))));
+  }
+  if (std::ranges::any_of(others_, [this](const Record& each) { return needs_network(each); })) {
+    fabric::UcxOptions network;
+    network.identity = record_.address.identity;
+    network.secret = membership_.secret();
+    network.bind = bind();
+    network.ports = {options.first_port, options.last_port};
+    network.hosts.emplace();
+    for (const Record& each : others_) {
+      network.hosts->insert(network.hosts->end(), each.hosts.begin(), each.hosts.end());
+    }
+    fabrics.push_back(fabric::make_ucx_fabric(network));
+    membership_.publish_address(fabric::encode(fabrics.back()->address()), options.deadline);
+  }
+  // Schedulers only sleep.
+  std::size_t nodes_here = 0;
+  for (const Member& member : membership_.everybody()) {
+    if (member.role == Role::scheduler) continue;
+    const Record each = decode(membership_.record(member));
+    nodes_here += each.address.identity.host == record_.address.identity.host ? 1 : 0;
+  }
+  // The loop calls us before we have it.
+  for (const auto& fabric : fabrics) fabrics_.push_back(fabric.get());
+  Loop::Events& events = *this;
+  loop_ = std::make_unique<Loop>(events, std::move(fabrics), spin_for(nodes_here, options.spin));
+}
+
+fabric::Fabric& Node::fabric_for(const Record& other) const {
+  return needs_network(other) ? *fabrics_.back() : *fabrics_.front();
+}
+
+void Node::connect_all(Deadline deadline) {
+  std::vector<fabric::Address> addresses;
+  for (int group = 0; group < static_cast<int>(others_.size()); ++group) {
+    const Record& each = others_[static_cast<std::size_t>(group)];
+    addresses.push_back(needs_network(each)
+                            ? fabric::decode_address(membership_.address(other(group), deadline))
+                            : each.address);
+  }
+  Loop::Lock lock = loop_->lock();
+  if (self_.role == Role::worker) {
+    for (int group = 0; group < static_cast<int>(others_.size()); ++group) {
+      const auto index = static_cast<std::size_t>(group);
+      const auto peer =
+          fabric_for(others_[index]).connect(addresses[index], membership_.secret(), deadline);
+      calling_[peer.get()] = group;
+    }
+  }
+  const auto first_absent = [this] {
+    return std::ranges::find_if(links_, [](const auto& link) { return link == nullptr; });
+  };
+  const auto absent = [&] { return first_absent() != links_.end(); };
+  loop_->wait(lock, deadline,
+              [&] { return failure_.has_value() || !absent() || membership_.lost().has_value(); });
+  if (failure_) throw Error(*failure_);
+  if (!absent()) return;
+  if (const auto lost = membership_.lost()) throw Error(*lost);
+  const auto group = static_cast<int>(first_absent() - links_.begin());
+  throw Error(Code::timeout, to_string(other(group)) + " did not connect in time");
+}
+
+void Node::add_link(fabric::Fabric& fabric, const std::shared_ptr<fabric::Peer>& peer, int group) {
+  auto link = std::make_unique<Link>(fabric, peer, group,
+                                     fmt::format("{} {}", to_string(other(0).role), group));
+  by_peer_[peer.get()] = link.get();
+  Link& added = *(links_[static_cast<std::size_t>(group)] = std::move(link));
+  client_.on_up(added);
+}
+
+void Node::on_up(const std::shared_ptr<fabric::Peer>& peer) {
+  if (const auto called = calling_.find(peer.get()); called != calling_.end()) {
+    const int group = called->second;
+    calling_.erase(called);
+    return add_link(fabric_for(others_[static_cast<std::size_t>(group)]), peer, group);
+  }
+  for (std::size_t group = 0; group < others_.size(); ++group) {
+    const Record& each = others_[group];
+    if (each.address.identity.id != peer->identity().id || links_[group] != nullptr) continue;
+    return add_link(fabric_for(each), peer, static_cast<int>(group));
+  }
+  log::warn("push-pull: {} has no business here", fabric::to_string(peer->identity()));
+}
+
+void Node::on_message(fabric::Peer& peer, std::string_view message) {
+  const auto found = by_peer_.find(&peer);
+  if (found == by_peer_.end() || found->second->lost()) return;
+  Link& link = *found->second;
+  try {
+    Decoder decoder(message);
+    const wire::Kind kind = wire::take_kind(decoder);
+    if (kind == wire::Kind::inlet_closed) {
+      link.forget_inlet(wire::take<wire::InletClosed>(decoder).inlet);
+      return decoder.end();
+    }
+    if (kind != wire::Kind::part) return client_.on_message(link, kind, decoder);
+    const auto whole = link.assemble(decoder.raw(decoder.left()));
+    if (!whole) return;
+    Decoder joined(*whole);
+    const wire::Kind inner = wire::take_kind(joined);
+    if (inner == wire::Kind::part) throw Error(Code::failed, "a message within a message");
+    client_.on_message(link, inner, joined);
+  } catch (const Error& error) {
+    link.disconnect();
+    on_lost(peer, {Code::peer_lost,
+                   fmt::format("{} sent what it must not: {}", link.name(), error.what())});
+  }
+}
+
+void Node::on_lost(fabric::Peer& peer, const Status& reason) {
+  if (const auto called = calling_.find(&peer); called != calling_.end()) {
+    calling_.erase(called);
+    failure_ = reason;
+    return;
+  }
+  const auto found = by_peer_.find(&peer);
+  if (found == by_peer_.end() || found->second->lost()) return;
+  found->second->lose({Code::peer_lost, reason.message});
+  client_.on_lost(*found->second);
+}
+
+void Node::on_turn() {
+  for (const auto& link : links_) {
+    if (link != nullptr) link->flush();
+  }
+  client_.on_turn();
+}
+
+void Node::stop(Deadline deadline) {
+  try {
+    membership_.leave(deadline);
+  } catch (...) {
+    loop_->close();
+    throw;
+  }
+  loop_->close();
+}
+
+}  // namespace tensorbus::push_pull

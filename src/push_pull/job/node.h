@@ -1,0 +1,86 @@
+// What workers and servers have in common: how a node comes into its job, is connected to all of
+// the other role in its lane, and leaves.
+#pragma once
+
+#include <map>
+#include <memory>
+#include <span>
+#include <vector>
+
+#include "base/ticker.h"
+#include "fabric/core/fabric.h"
+#include "fabric/core/pool.h"
+#include "os/net/ip_address.h"
+#include "push_pull/job/link.h"
+#include "push_pull/job/loop.h"
+#include "push_pull/job/membership.h"
+#include "tensorbus/push_pull.h"
+
+namespace tensorbus::push_pull {
+
+class Node : private Loop::Events {
+ public:
+  // Called with the lock held.
+  class Client {
+   public:
+    virtual ~Client() = default;
+    virtual void on_up(Link& link) = 0;
+    // An Error ends the connection.
+    virtual void on_message(Link& link, wire::Kind kind, Decoder& message) = 0;
+    virtual void on_lost(Link& link) = 0;
+    virtual void on_turn() = 0;
+  };
+
+  // Returns when it is connected to all. `client` is borrowed, and called from here on.
+  Node(Role role, const NodeOptions& options, Client& client);
+  ~Node() override;
+
+  Loop& loop() noexcept { return *loop_; }
+  // By group.
+  std::span<const std::unique_ptr<Link>> links() const noexcept { return links_; }
+  fabric::Pool& pool() noexcept { return *pool_; }
+  // Of the times of requests.
+  const Ticker& ticker() const noexcept { return ticker_; }
+
+  void barrier(const Party& party, Deadline deadline) { membership_.barrier(party, deadline); }
+  void stop(Deadline deadline);
+
+ private:
+  // What a member tells the others.
+  struct Record {
+    Transport transport{};
+    fabric::Address address;
+    std::vector<os::IpAddress> hosts;  // that it may call from
+  };
+  static std::string encode(const Record& record);
+  static Record decode(const std::string& bytes);
+
+  void meet_the_others(const NodeOptions& options);
+  bool needs_network(const Record& other) const;
+  void connect_all(Deadline deadline);
+  void add_link(fabric::Fabric& fabric, const std::shared_ptr<fabric::Peer>& peer, int group);
+  fabric::Fabric& fabric_for(const Record& other) const;
+  Member other(int group) const;
+
+  void on_up(const std::shared_ptr<fabric::Peer>& peer) override;
+  void on_message(fabric::Peer& peer, std::string_view message) override;
+  void on_lost(fabric::Peer& peer, const Status& reason) override;
+  void on_turn() override;
+
+  const Member self_;
+  const Job job_;
+  const Ticker ticker_;
+  Client& client_;
+  std::shared_ptr<fabric::Pool> pool_;
+  Membership membership_;
+  Record record_;
+  std::vector<Record> others_;  // of the other role in our lane, by group
+  std::vector<std::unique_ptr<Link>> links_;
+  std::map<const fabric::Peer*, Link*> by_peer_;
+  std::map<const fabric::Peer*, int> calling_;  // whom we connect to, until it is up
+  std::optional<Status> failure_;               // of a connection that never came up
+  std::vector<fabric::Fabric*> fabrics_;        // of the loop
+  std::unique_ptr<Loop> loop_;
+};
+
+}  // namespace tensorbus::push_pull

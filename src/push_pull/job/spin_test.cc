@@ -1,0 +1,49 @@
+#include "push_pull/job/spin.h"
+
+#include <gtest/gtest.h>
+
+namespace tensorbus::push_pull {
+namespace {
+
+constexpr Duration longest = std::chrono::microseconds(100);
+constexpr Duration shortest = std::chrono::microseconds(2);
+
+void fail(SpinBudget& budget, int times) {
+  for (int i = 0; i < times; ++i) {
+    budget.next();
+    budget.in_vain();
+  }
+}
+
+// proves: P12
+TEST(SpinBudgetTest, SpinsForLongWhileThatPays) {
+  SpinBudget budget(longest, shortest);
+  for (int i = 0; i < 100; ++i) {
+    EXPECT_EQ(budget.next(), longest);
+    i % 3 == 0 ? budget.came() : budget.in_vain();
+  }
+}
+
+// proves: P12
+TEST(SpinBudgetTest, SpinsBrieflyWhenItDoesNotAndTriesAgain) {
+  SpinBudget budget(longest, shortest);
+  fail(budget, SpinBudget::failures_in_a_row);
+  int tries = 0;
+  for (int i = 0; i < 10 * SpinBudget::waits_between_tries; ++i) {
+    tries += budget.next() == longest ? 1 : 0;
+    budget.in_vain();
+  }
+  EXPECT_EQ(tries, 10);
+  budget.came();
+  EXPECT_EQ(budget.next(), longest);
+}
+
+// proves: P12
+TEST(SpinBudgetTest, WhatTheUserSetsStays) {
+  SpinBudget budget(longest, longest);
+  fail(budget, 100);
+  EXPECT_EQ(budget.next(), longest);
+}
+
+}  // namespace
+}  // namespace tensorbus::push_pull

@@ -1,0 +1,360 @@
+#include "tensorbus/push_pull.h"
+
+#include <fmt/format.h>
+#include <fmt/ranges.h>
+
+#include <algorithm>
+#include <cstring>
+
+#include "push_pull/request/pack.h"
+#include "push_pull/request/server_core.h"
+#include "push_pull/request/slots.h"
+
+namespace tensorbus::push_pull {
+
+Server::Impl::Impl(const NodeOptions& options)
+    : sides_(static_cast<std::size_t>(std::max(options.job.workers, 0))),
+      node_(Role::server, options, *this) {}
+
+Server::Impl::~Impl() = default;
+
+void Server::Impl::on_up(Link& link) {
+  sides_[static_cast<std::size_t>(link.group())].link = &link;
+}
+
+Server::Impl::Side& Server::Impl::side_of(int worker) {
+  if (worker < 0 || static_cast<std::size_t>(worker) >= sides_.size()) {
+    throw Error(Code::invalid_argument,
+                fmt::format("there is no worker {}; the job has {}", worker, sides_.size()));
+  }
+  return sides_[static_cast<std::size_t>(worker)];
+}
+
+Server::Impl::Incoming& Server::Impl::new_incoming() {
+  ++counts_.requests;
+  if (free_ == nullptr) {
+    incoming_.push_back(std::make_unique<Incoming>());
+    return *incoming_.back();
+  }
+  Incoming& incoming = *free_;
+  free_ = std::exchange(incoming.next, nullptr);
+  return incoming;
+}
+
+void Server::Impl::release(Incoming& incoming) {
+  --counts_.requests;
+  for (const auto& landing : incoming.landed) {
+    if (landing != nullptr) leave(*incoming.side, *landing);
+  }
+  incoming.tensors.clear();
+  incoming.landed.clear();
+  incoming.dims.clear();
+  incoming.extents.clear();
+  incoming.pulls.clear();
+  incoming.targets.clear();
+  incoming.answers.clear();
+  incoming.next = std::exchange(free_, &incoming);
+}
+
+void Server::Impl::on_message(Link& link, wire::Kind kind, Decoder& message) {
+  Side& side = sides_[static_cast<std::size_t>(link.group())];
+  switch (kind) {
+    case wire::Kind::request:
+      return on_request(side, message);
+    case wire::Kind::want_slot:
+      return on_want_slot(side, message);
+    case wire::Kind::free_slot:
+      return on_free_slot(side, message);
+    case wire::Kind::words:
+      return on_words(side, message);
+    default:
+      throw Error(Code::failed, "a message that only servers send");
+  }
+}
+
+void Server::Impl::on_want_slot(Side& side, Decoder& message) {
+  const auto wanted = wire::take<wire::WantSlot>(message);
+  message.end();
+  wire::Slot slot{wanted.bytes, {}, 0};
+  std::string refusal;
+  try {
+    if (wanted.bytes != slot_size(wanted.bytes)) {
+      throw Error(Code::failed, "a slot of an odd size");
+    }
+    OwnSlot made = side.link->make_slot(wanted.bytes);
+    slot.place = made.place;
+    side.slots.emplace(std::pair(made.place.inlet, made.place.offset), std::move(made));
+  } catch (const Error& error) {
+    slot.code = static_cast<std::uint64_t>(error.code());
+    refusal = error.what();
+  }
+  message_.start(wire::Kind::slot);
+  message_.put(slot);
+  message_.put_text(refusal);
+  side.link->send(message_.bytes());
+}
+
+void Server::Impl::on_words(Side& side, Decoder& message) {
+  const auto words = wire::take<wire::Words>(message);
+  message.end();
+  side.words = side.link->peer_memory(words.place, words.bytes);
+  side.words_bytes = words.bytes;
+  if (words.place.offset % word_bytes != 0) throw Error(Code::failed, "words that are not aligned");
+}
+
+Server::Impl::Word& Server::Impl::word_at(const Side& side, std::uint64_t index) const {
+  if (side.words == nullptr || index >= side.words_bytes / word_bytes) {
+    throw Error(Code::failed, "a request without a word");
+  }
+  return *reinterpret_cast<Word*>(side.words + index * word_bytes);
+}
+
+void Server::Impl::on_free_slot(Side& side, Decoder& message) {
+  const auto freed = wire::take<wire::FreeSlot>(message);
+  message.end();
+  side.slots.erase({freed.place.inlet, freed.place.offset});
+  side.link->trim();
+}
+
+std::shared_ptr<Server::Impl::Landing> Server::Impl::landing_at(const Side& side,
+                                                                const wire::Place& place) const {
+  for (const auto& [key, landing] : side.landings) {
+    if (landing->place == place) return landing;
+  }
+  for (const auto& landing : side.retired) {
+    if (landing->place == place) return landing;
+  }
+  throw Error(Code::failed, "a push into a buffer that was not registered");
+}
+
+void Server::Impl::take_push(Incoming& incoming, wire::Numbers& message) const {
+  const wire::Push push = wire::take_push(message);
+  const Dtype dtype = wire::checked_dtype(push.dtype);
+  const std::size_t first = incoming.extents.size();
+  incoming.extents.resize(first + 2 * push.dims);
+  std::int64_t* const shape = incoming.extents.data() + first;
+  wire::take_extents(message, {shape, push.dims});
+  const std::uint64_t bytes = wire::checked_bytes(dtype, {shape, push.dims});
+  std::int64_t stride = 1;
+  for (std::size_t dim = push.dims; dim-- > 0; stride *= std::max<std::int64_t>(shape[dim], 1)) {
+    shape[push.dims + dim] = stride;
+  }
+  Received tensor;
+  tensor.key = push.key;
+  tensor.tensor.dtype = dtype;
+  std::shared_ptr<Landing> landing;
+  std::size_t room = 0;
+  if (push.landed != 0) {
+    landing = landing_at(*incoming.side, push.place);
+    tensor.tensor.data = landing->memory;
+    tensor.memory = landing->keep;
+    room = landing->bytes;
+  } else if (bytes > 0) {
+    const auto slot = incoming.side->slots.find({push.place.inlet, push.place.offset});
+    if (slot == incoming.side->slots.end()) throw Error(Code::failed, "a push without a slot");
+    tensor.tensor.data = slot->second.memory.get();
+    tensor.memory = slot->second.memory;
+    room = slot->second.bytes;
+    fetch_early(tensor.tensor.data, bytes, false);
+  }
+  incoming.dims.push_back(push.dims);
+  incoming.landed.push_back(std::move(landing));
+  incoming.tensors.push_back(std::move(tensor));
+  if (bytes > room) throw Error(Code::failed, "a push larger than its slot");
+}
+
+// Where shapes and strides lie is known when all are there.
+void Server::Impl::bind_extents(Incoming& incoming) {
+  std::span<const std::int64_t> extents(incoming.extents);
+  for (std::size_t i = 0; i < incoming.tensors.size(); ++i) {
+    const std::size_t dims = incoming.dims[i];
+    incoming.tensors[i].tensor.shape = extents.first(dims);
+    incoming.tensors[i].tensor.strides = extents.subspan(dims, dims);
+    extents = extents.subspan(2 * dims);
+  }
+}
+
+void Server::Impl::on_request(Side& side, Decoder& decoder) {
+  wire::Numbers message(decoder.raw(decoder.left()));
+  const wire::RequestHead head = wire::take_head(message);
+  Incoming& incoming = new_incoming();
+  incoming.side = &side;
+  incoming.number = head.number;
+  incoming.received = node_.ticker().now_after_reading();
+  try {
+    incoming.word = head.word != 0 ? &word_at(side, head.word - 1) : nullptr;
+    for (std::uint64_t i = 0; i < head.pushes; ++i) take_push(incoming, message);
+    for (std::uint64_t i = 0; i < head.pulls; ++i) {
+      const wire::Pull pull = wire::take_pull(message);
+      std::byte* const memory =
+          pull.bytes > 0 ? side.link->peer_memory(pull.place, pull.bytes) : nullptr;
+      if (memory != nullptr) fetch_early(memory, pull.bytes, true);
+      incoming.pulls.push_back(pull);
+      incoming.targets.push_back(memory);
+    }
+    message.end();
+  } catch (...) {
+    release(incoming);
+    throw;
+  }
+  bind_extents(incoming);
+  if (const std::string why = objection(incoming); !why.empty()) {
+    answer(incoming, incoming.received, {Code::invalid_argument, why});
+    return release(incoming);
+  }
+  (side.last == nullptr ? side.first : side.last->next) = &incoming;
+  side.last = &incoming;
+}
+
+std::string Server::Impl::objection(const Incoming& incoming) const {
+  const auto& landings = incoming.side->landings;
+  if (landings.empty()) return {};
+  for (const Received& received : incoming.tensors) {
+    const auto landing = landings.find(received.key);
+    if (landing == landings.end()) continue;
+    if (const std::size_t bytes = bytes_of(received.tensor); bytes > landing->second->bytes) {
+      return fmt::format("the push of key {} has {} bytes; the buffer registered for it has {}",
+                         received.key, bytes, landing->second->bytes);
+    }
+  }
+  return {};
+}
+
+void Server::Impl::drop_queue(Side& side) {
+  while (side.first != nullptr) release(*std::exchange(side.first, side.first->next));
+  side.last = nullptr;
+}
+
+void Server::Impl::on_lost(Link& link) {
+  Side& side = sides_[static_cast<std::size_t>(link.group())];
+  drop_queue(side);
+  side.slots.clear();
+  // A push that it was writing never comes.
+  for (const auto& [key, landing] : side.landings) {
+    auto expected = static_cast<std::uint64_t>(LandingState::pushed);
+    landing->word->compare_exchange_strong(expected,
+                                           static_cast<std::uint64_t>(LandingState::free));
+  }
+  side.retired.clear();
+}
+
+void Server::Impl::report_losses(std::span<Side* const> sides) {
+  std::vector<std::string> gone;
+  bool anyone_left = false;
+  for (Side* side : sides) {
+    if (!side->link->lost()) {
+      anyone_left = true;
+    } else if (!std::exchange(side->reported, true)) {
+      gone.push_back(
+          fmt::format("{} is gone: {}", side->link->name(), side->link->lost()->message));
+    }
+  }
+  if (!gone.empty()) throw Error(Code::peer_lost, fmt::format("{}", fmt::join(gone, "; ")));
+  if (!anyone_left) throw Error(Code::peer_lost, "every worker that could ask is gone");
+}
+
+void Server::Impl::get_batch(std::vector<Request>& batch, std::span<const int> workers,
+                             Deadline deadline) {
+  batch.clear();
+  Lock lock = node_.loop().lock();
+  if (!wanted_.empty()) {
+    throw Error(Code::invalid_argument, "another thread is in get_batch");
+  }
+  struct Clear {
+    std::vector<Side*>& wanted;
+    ~Clear() { wanted.clear(); }
+  } const clear{wanted_};
+  if (workers.empty()) {
+    for (Side& side : sides_) wanted_.push_back(&side);
+  }
+  if (!workers.empty()) {
+    for (const int worker : workers) wanted_.push_back(&side_of(worker));
+    std::ranges::sort(wanted_);
+    if (std::ranges::adjacent_find(wanted_) != wanted_.end()) {
+      throw Error(Code::invalid_argument, "a worker is named twice");
+    }
+  }
+  const bool complete = node_.loop().wait(lock, deadline, [&] {
+    report_losses(wanted_);
+    return std::ranges::all_of(
+        wanted_, [](const Side* side) { return side->first != nullptr || side->link->lost(); });
+  });
+  if (!complete) {
+    std::vector<std::string> silent;
+    for (const Side* side : wanted_) {
+      if (side->first == nullptr && !side->link->lost()) silent.push_back(side->link->name());
+    }
+    throw Error(Code::timeout, fmt::format("no request from {} in time", fmt::join(silent, ", ")));
+  }
+  for (Side* side : wanted_) {
+    if (side->first == nullptr) continue;
+    Incoming& incoming = *side->first;
+    side->first = std::exchange(incoming.next, nullptr);
+    if (side->first == nullptr) side->last = nullptr;
+    deliver(incoming);
+    batch.push_back(
+        {static_cast<Handler>(incoming.handler), side->link->group(), incoming.tensors});
+  }
+}
+
+void Server::Impl::deliver(Incoming& incoming) {
+  if (!incoming.side->landings.empty()) move_to_landings(incoming);
+  incoming.handler = by_handler_.add(incoming);
+  incoming.given = node_.ticker().now();
+}
+
+void Server::Impl::move_to_landings(Incoming& incoming) {
+  for (std::size_t i = 0; i < incoming.tensors.size(); ++i) {
+    Received& received = incoming.tensors[i];
+    const auto landing = incoming.side->landings.find(received.key);
+    if (landing == incoming.side->landings.end()) continue;
+    if (incoming.landed[i] == landing->second) {
+      ++counts_.pushes_straight;
+      continue;
+    }
+    if (!take(*landing->second->word, LandingState::delivered)) continue;  // see register_buffer()
+    const std::size_t bytes = bytes_of(received.tensor);
+    if (bytes > 0) std::memcpy(landing->second->memory, received.tensor.data, bytes);
+    if (incoming.landed[i] != nullptr) leave(*incoming.side, *incoming.landed[i]);
+    incoming.landed[i] = landing->second;
+    ++counts_.pushes_copied;
+    received.tensor.data = landing->second->memory;
+    received.memory = landing->second->keep;
+  }
+}
+
+ServerCounts Server::Impl::counts() {
+  const Lock lock = node_.loop().lock();
+  ServerCounts counts = counts_;
+  for (const Side& side : sides_) counts.slots += side.slots.size();
+  return counts;
+}
+
+Server::Server(const NodeOptions& options) : impl_(std::make_unique<Impl>(options)) {}
+Server::~Server() = default;
+
+void Server::get_batch(std::vector<Request>& batch, std::span<const int> workers,
+                       Deadline deadline) {
+  impl_->get_batch(batch, workers, deadline);
+}
+void Server::respond(Handler handler, std::span<const TensorView> tensors) {
+  impl_->respond(handler, tensors);
+}
+void Server::respond_rows(const TensorView& buffer, std::span<const TensorView> tensors,
+                          std::span<const Handler> handlers, bool every_from_row_0) {
+  impl_->respond_rows(buffer, tensors, handlers, every_from_row_0);
+}
+void Server::register_buffer(const TensorView& tensor, std::span<const int> workers,
+                             std::span<const std::int64_t> keys, std::shared_ptr<const void> keep) {
+  impl_->register_buffer(tensor, workers, keys, std::move(keep));
+}
+std::shared_ptr<std::byte> Server::allocate(std::size_t bytes) {
+  return impl_->node().pool().allocate(bytes);
+}
+void Server::barrier(const Party& party, Deadline deadline) {
+  impl_->node().barrier(party, deadline);
+}
+void Server::stop(Deadline deadline) { impl_->node().stop(deadline); }
+ServerCounts Server::counts() const { return impl_->counts(); }
+
+}  // namespace tensorbus::push_pull

@@ -1,0 +1,452 @@
+#include <fmt/format.h>
+#include <fmt/ranges.h>
+
+#include <algorithm>
+#include <cstring>
+
+#include "push_pull/request/pack.h"
+#include "push_pull/request/worker_core.h"
+#include "tensor/view.h"
+
+namespace tensorbus::push_pull {
+namespace {
+
+// Requests that nobody has waited for. Each has a word at every server's link.
+constexpr std::size_t most_records = 1024;
+constexpr std::size_t small_request = 4 * 1024;
+
+}  // namespace
+
+Worker::Impl::Impl(const NodeOptions& options)
+    : options_(options),
+      sides_(static_cast<std::size_t>(std::max(options.job.servers, 0))),
+      history_(most_finished),
+      node_(Role::worker, options, *this) {
+  for (Finished& each : history_) each.traces.reserve(servers());
+}
+
+Worker::Impl::~Impl() = default;
+
+void Worker::Impl::on_up(Link& link) {
+  Side& side = sides_[static_cast<std::size_t>(link.group())];
+  side.words = link.make_slot(most_records * word_bytes);
+  std::memset(side.words.memory.get(), 0, most_records * word_bytes);
+  side.link = &link;
+  if (!link.shares_memory()) return;
+  message_.start(wire::Kind::words);
+  message_.put(wire::Words{side.words.place, most_records * word_bytes});
+  link.send(message_.bytes());
+}
+
+Worker::Impl::Word& Worker::Impl::word(Side& side, const Record& record) const {
+  return *reinterpret_cast<Word*>(side.words.memory.get() + record.index * word_bytes);
+}
+
+void Worker::Impl::check_items(std::span<const Item> pushes, std::span<const Item> pulls) const {
+  if (pushes.empty() && pulls.empty()) {
+    throw Error(Code::invalid_argument, "there is nothing to push and nothing to pull");
+  }
+  if (pulls.size() % servers() != 0) {
+    throw Error(Code::invalid_argument,
+                fmt::format("{} pull tensors cannot be divided among {} servers; each answers the "
+                            "same number",
+                            pulls.size(), servers()));
+  }
+  for (const auto& items : {pushes, pulls}) {
+    for (const Item& item : items) {
+      if (item.key < 0) {
+        throw Error(Code::invalid_argument, fmt::format("key {} is negative", item.key));
+      }
+    }
+  }
+  for (const Item& item : pulls) {
+    if (item.tensor.read_only || repeats_itself(item.tensor)) {
+      throw Error(Code::invalid_argument,
+                  fmt::format("the pull tensor of key {} cannot be written", item.key));
+    }
+  }
+}
+
+void Worker::Impl::check_links() const {
+  for (const Side& side : sides_) {
+    if (side.link->lost()) {
+      throw Error(Code::peer_lost,
+                  fmt::format("{} is gone: {}", side.link->name(), side.link->lost()->message));
+    }
+  }
+}
+
+// A server that has as much of us as it may.
+Worker::Impl::Side* Worker::Impl::crowded(std::size_t bytes) {
+  for (Side& side : sides_) {
+    if (side.requests >= options_.most_requests ||
+        (side.requests > 0 && side.bytes + bytes > options_.most_bytes)) {
+      return &side;
+    }
+  }
+  return nullptr;
+}
+
+Worker::Impl::Record& Worker::Impl::new_record() {
+  if (free_records_.empty()) clear_up();
+  if (free_records_.empty()) {
+    if (records_.size() == most_records) {
+      throw Error(Code::queue_full,
+                  fmt::format("{} requests have not been waited for", records_.size()));
+    }
+    records_.push_back(std::make_unique<Record>());
+    records_.back()->index = records_.size() - 1;
+    records_.back()->legs.resize(servers());
+    free_records_.reserve(most_records);
+    ended_.reserve(most_records);
+    free_records_.push_back(records_.back().get());
+  }
+  Record& record = *free_records_.back();
+  free_records_.pop_back();
+  return record;
+}
+
+void Worker::Impl::clear_up() {
+  for (Record* const record : ended_) {
+    by_number_.remove(record->number);
+    release(*record);
+  }
+  ended_.clear();
+}
+
+void Worker::Impl::release(Record& record) {
+  for (std::size_t server = 0; server < servers(); ++server) {
+    Leg& leg = record.legs[server];
+    leg.over = true;
+    leg.status = {};
+    give_back_slots(sides_[server], leg);
+  }
+  free_targets(record);
+  record.finishing = false;
+  record.abandoned = false;
+  if (record.keep != nullptr) dropped_.push_back(std::move(record.keep));
+  free_records_.push_back(&record);
+}
+
+void Worker::Impl::put_slot(Side& side, PeerSlot slot) {
+  if (side.push_slots.idle_bytes() + slot.bytes <= options_.most_bytes) {
+    if (slot.memory != nullptr) fetch_early(slot.memory, slot.bytes, true);
+    return side.push_slots.put(slot);
+  }
+  --side.slots;
+  wire::Message message(wire::Kind::free_slot);
+  message.put(wire::FreeSlot{slot.place});
+  side.link->send(message.bytes());
+}
+
+void Worker::Impl::give_back_slots(Side& side, Leg& leg) {
+  for (UsedSlot& used : leg.pushes) {
+    if (side.link->lost()) break;
+    if (used.landing == nullptr) put_slot(side, used.slot);
+  }
+  leg.pushes.clear();
+}
+
+PeerSlot Worker::Impl::take_slot(Lock& lock, Side& side, std::size_t bytes, Deadline deadline) {
+  if (const auto slot = side.push_slots.take(bytes)) return *slot;
+  wire::Message message(wire::Kind::want_slot);
+  message.put(wire::WantSlot{slot_size(bytes)});
+  side.link->send(message.bytes());
+  const std::uint64_t refusals = side.refusals;
+  std::optional<PeerSlot> slot;
+  const bool over = node_.loop().wait(lock, deadline, [&] {
+    return side.link->lost() || side.refusals != refusals ||
+           (slot = side.push_slots.take(bytes)).has_value();
+  });
+  if (slot) return *slot;
+  check_links();
+  if (over) throw Error(side.refusal);
+  throw Error(Code::timeout,
+              fmt::format("{} gave no slot for {} bytes in time", side.link->name(), bytes));
+}
+
+void Worker::Impl::reserve_pushes(Lock& lock, Record& record, std::span<const Item> pushes,
+                                  Deadline deadline) {
+  for (std::size_t server = 0; server < servers(); ++server) {
+    Side& side = sides_[server];
+    Leg& leg = record.legs[server];
+    for (std::size_t i = 0; i < pushes.size(); ++i) {
+      const std::size_t bytes = record.pushes[i].bytes;
+      if (bytes == 0) {
+        leg.pushes.push_back({});
+        continue;
+      }
+      const auto landing = side.landings.find(pushes[i].key);
+      if (landing != side.landings.end() && bytes <= landing->second.bytes &&
+          take(*landing->second.word, LandingState::pushed)) {
+        const Landing& there = landing->second;
+        leg.pushes.push_back({{there.place, there.bytes, there.memory}, there.word});
+      } else {
+        leg.pushes.push_back({take_slot(lock, side, bytes, deadline), nullptr});
+      }
+    }
+  }
+}
+
+void Worker::Impl::reserve_pulls(Record& record, std::span<const Item> pulls) {
+  record.pulls_each = pulls.size() / servers();
+  for (std::size_t server = 0; server < servers(); ++server) {
+    for (const Item& item : pulls.subspan(server * record.pulls_each, record.pulls_each)) {
+      const TensorView& tensor = item.tensor;
+      Target& target = record.pulls.emplace_back();
+      target.data = tensor.data;
+      target.dtype = tensor.dtype;
+      target.measured = measure(tensor);
+      if (!target.measured.dense) {
+        target.dims = tensor.shape.size();
+        target.first = record.extents.size();
+        record.extents.insert(record.extents.end(), tensor.shape.begin(), tensor.shape.end());
+        record.extents.insert(record.extents.end(), tensor.strides.begin(), tensor.strides.end());
+      }
+      if (target.measured.bytes > 0) reserve_pull(sides_[server], target);
+    }
+  }
+}
+
+void Worker::Impl::reserve_pull(Side& side, Target& target) {
+  if (target.measured.dense && !side.link->shares_memory()) {
+    target.place = side.link->open_once({target.data, target.measured.bytes});
+    target.once = true;
+    return;
+  }
+  if (target.measured.dense) {
+    if (const auto place = side.link->open_in(node_.pool(), target.data, target.measured.bytes)) {
+      target.place = *place;
+      return;
+    }
+  }
+  auto slot = side.pull_slots.take(target.measured.bytes);
+  target.slot = slot ? std::move(*slot) : side.link->make_slot(slot_size(target.measured.bytes));
+  target.place = target.slot.place;
+}
+
+// Whether this server writes into a pull tensor itself, where we see its bytes and not its
+// messages. Otherwise it is we who put them there, and whoever gives up a request simply does not.
+bool Worker::Impl::needs_word(Record& record, std::size_t server) const {
+  return sides_[server].link->shares_memory() &&
+         std::ranges::any_of(targets(record, server), [](const Target& target) {
+           return straight(target) && target.measured.bytes > 0;
+         });
+}
+
+std::span<Worker::Impl::Target> Worker::Impl::targets(Record& record, std::size_t server) const {
+  // Fewer if it fails while they are reserved.
+  const std::size_t first = std::min(server * record.pulls_each, record.pulls.size());
+  return std::span(record.pulls)
+      .subspan(first, std::min(record.pulls_each, record.pulls.size() - first));
+}
+
+void Worker::Impl::close_targets(std::size_t server, Record& record) {
+  for (Target& target : targets(record, server)) {
+    if (std::exchange(target.once, false)) sides_[server].link->close_once(target.place);
+  }
+}
+
+void Worker::Impl::free_targets(Record& record) {
+  for (std::size_t server = 0; server < servers(); ++server) {
+    Side& side = sides_[server];
+    close_targets(server, record);
+    for (Target& target : targets(record, server)) {
+      if (straight(target)) continue;
+      if (side.pull_slots.idle_bytes() + target.slot.bytes <= options_.most_bytes) {
+        side.pull_slots.put(std::move(target.slot));
+      } else {
+        target.slot = {};
+        if (!side.link->lost()) side.link->trim();
+      }
+    }
+  }
+  record.pushes.clear();
+  record.pulls.clear();
+  record.extents.clear();
+}
+
+// Puts the pushes where the servers find them.
+void Worker::Impl::fill(Lock& lock, const Record& record, std::span<const Item> pushes) {
+  if (record.bytes * servers() > long_copy) lock.unlock();
+  for (std::size_t server = 0; server < servers(); ++server) {
+    for (std::size_t i = 0; i < pushes.size(); ++i) {
+      std::byte* const memory = record.legs[server].pushes[i].slot.memory;
+      if (memory != nullptr) pack(pushes[i].tensor, record.pushes[i], memory);
+    }
+  }
+  if (!lock.owns_lock()) node_.loop().lock_again(lock);
+  for (std::size_t server = 0; server < servers(); ++server) {
+    Link& link = *sides_[server].link;
+    if (link.shares_memory()) continue;
+    for (std::size_t i = 0; i < pushes.size(); ++i) {
+      const TensorView& tensor = pushes[i].tensor;
+      const wire::Place& place = record.legs[server].pushes[i].slot.place;
+      const auto [bytes, dense] = record.pushes[i];
+      if (dense) {
+        link.write(place, {tensor.data, bytes});
+      } else {
+        packed_.resize(std::max(packed_.size(), bytes));
+        pack(tensor, packed_.data());
+        link.write(place, std::span(packed_).first(bytes));
+      }
+    }
+  }
+}
+
+void Worker::Impl::send(Record& record, std::span<const Item> pushes, std::int64_t handed_over) {
+  const std::int64_t sent = node_.ticker().now();
+  for (std::size_t server = 0; server < servers(); ++server) {
+    Side& side = sides_[server];
+    Leg& leg = record.legs[server];
+    leg.times = {handed_over, sent};
+    if (side.link->lost()) {
+      leg.status = *side.link->lost();
+      continue;
+    }
+    wire::RequestHead head{record.number, 0, pushes.size(), record.pulls_each};
+    if (needs_word(record, server)) {
+      word(side, record)
+          .store(word_of(record.number, RequestState::pending), std::memory_order_relaxed);
+      head.word = record.index + 1;
+    }
+    message_.start(wire::Kind::request);
+    message_.put(head);
+    for (std::size_t i = 0; i < pushes.size(); ++i) {
+      const TensorView& tensor = pushes[i].tensor;
+      const UsedSlot& used = leg.pushes[i];
+      message_.put(
+          wire::Push{pushes[i].key, used.slot.place, tensor.shape.size(),
+                     static_cast<std::uint64_t>(tensor.dtype), used.landing != nullptr ? 1U : 0U},
+          tensor.shape);
+    }
+    for (const Target& target : targets(record, server)) {
+      message_.put(wire::Pull{target.place, target.measured.bytes});
+    }
+    leg.over = false;
+    leg.bytes = record.bytes;
+    ++side.requests;
+    side.bytes += record.bytes;
+    side.link->send(message_.bytes());
+  }
+}
+
+Handler Worker::Impl::push_pull(std::span<const Item> pushes, std::span<const Item> pulls,
+                                Deadline deadline, std::shared_ptr<const void> keep) {
+  const std::int64_t handed_over = node_.ticker().now();
+  check_items(pushes, pulls);
+  std::size_t bytes = 0;
+  for (const Item& item : pushes) bytes += bytes_of(item.tensor);
+  std::vector<std::shared_ptr<const void>> dropped;  // before the lock: let go after it
+  Lock lock = node_.loop().lock();
+  std::swap(dropped, dropped_);
+  const bool room = node_.loop().wait(lock, deadline, [&] {
+    check_links();
+    return crowded(bytes) == nullptr;
+  });
+  if (!room) {
+    const Side& side = *crowded(bytes);
+    throw Error(Code::timeout,
+                fmt::format("{} has {} requests of ours with {} bytes and answers none in time",
+                            side.link->name(), side.requests, side.bytes));
+  }
+  // Large slots are used again while they are in the cache.
+  if (bytes > small_request) clear_up();
+  Record& record = new_record();
+  try {
+    for (const Item& item : pushes) record.pushes.push_back(measure(item.tensor));
+    record.bytes = bytes;
+    reserve_pushes(lock, record, pushes, deadline);
+    reserve_pulls(record, pulls);
+    fill(lock, record, pushes);
+    check_links();
+  } catch (...) {
+    for (Leg& leg : record.legs) {
+      for (const UsedSlot& used : leg.pushes) {
+        if (used.landing != nullptr) give_back(*used.landing);
+      }
+    }
+    release(record);
+    throw;
+  }
+  record.number = by_number_.add(record);
+  send(record, pushes, handed_over);
+  // The rest while the request is on its way.
+  record.keep = std::move(keep);
+  record.handlers = pushes.size() + record.pulls_each;
+  record.first = by_handler_.add(record, record.handlers);
+  ++counts_.requests;
+  clear_up();
+  return static_cast<Handler>(record.first);
+}
+
+void Worker::Impl::on_message(Link& link, wire::Kind kind, Decoder& message) {
+  Side& side = sides_[static_cast<std::size_t>(link.group())];
+  switch (kind) {
+    case wire::Kind::answer:
+      return on_answer(side, message);
+    case wire::Kind::slot:
+      return on_slot(side, message);
+    case wire::Kind::landing:
+      return on_landing(side, message);
+    default:
+      throw Error(Code::failed, "a message that only workers send");
+  }
+}
+
+void Worker::Impl::on_slot(Side& side, Decoder& message) {
+  const auto slot = wire::take<wire::Slot>(message);
+  const std::string_view text = message.raw(message.left());
+  if (slot.code != 0) {
+    side.refusal = {wire::checked_code(slot.code), fmt::format("{}: {}", side.link->name(), text)};
+    ++side.refusals;
+    return;
+  }
+  if (slot.bytes != slot_size(slot.bytes)) throw Error(Code::failed, "a slot of an odd size");
+  side.push_slots.put({slot.place, slot.bytes, side.link->peer_memory(slot.place, slot.bytes)});
+  ++side.slots;
+}
+
+void Worker::Impl::on_landing(Side& side, Decoder& message) {
+  const auto landing = wire::take<wire::Landing>(message);
+  message.end();
+  if (landing.place.inlet == 0) {
+    side.landings.erase(static_cast<std::int64_t>(landing.key));
+    return;
+  }
+  std::byte* const memory = side.link->peer_memory(landing.place, landing.bytes);
+  Word* const word = side.link->peer_word(landing.word);
+  if (memory == nullptr) throw Error(Code::failed, "a landing that we cannot see");
+  side.landings.insert_or_assign(static_cast<std::int64_t>(landing.key),
+                                 Landing{landing.place, landing.bytes, memory, word});
+}
+
+WorkerCounts Worker::Impl::counts() {
+  const Lock lock = node_.loop().lock();
+  WorkerCounts counts = counts_;
+  for (const Side& side : sides_) counts.slots += side.slots;
+  return counts;
+}
+
+Worker::Worker(const NodeOptions& options) : impl_(std::make_unique<Impl>(options)) {}
+Worker::~Worker() = default;
+
+Handler Worker::push_pull(std::span<const Item> pushes, std::span<const Item> pulls,
+                          Deadline deadline, std::shared_ptr<const void> keep) {
+  return impl_->push_pull(pushes, pulls, deadline, std::move(keep));
+}
+void Worker::wait(Handler handler, Deadline deadline) { impl_->wait(handler, deadline); }
+std::vector<Handler> Worker::handlers(Handler handler) const { return impl_->handlers(handler); }
+Trace Worker::trace(Handler handler, std::optional<int> server) const {
+  return impl_->trace(handler, server);
+}
+std::shared_ptr<std::byte> Worker::allocate(std::size_t bytes) {
+  return impl_->node().pool().allocate(bytes);
+}
+void Worker::barrier(const Party& party, Deadline deadline) {
+  impl_->node().barrier(party, deadline);
+}
+void Worker::stop(Deadline deadline) { impl_->node().stop(deadline); }
+WorkerCounts Worker::counts() const { return impl_->counts(); }
+
+}  // namespace tensorbus::push_pull

@@ -1,0 +1,172 @@
+// A worker. One class, two files: worker.cc makes requests, worker_wait.cc ends them.
+#pragma once
+
+#include <map>
+#include <memory>
+#include <span>
+#include <string>
+#include <vector>
+
+#include "push_pull/job/node.h"
+#include "push_pull/request/numbered.h"
+#include "push_pull/request/pack.h"
+#include "push_pull/request/slots.h"
+#include "push_pull/request/words.h"
+#include "tensorbus/push_pull.h"
+
+namespace tensorbus::push_pull {
+
+class Worker::Impl final : private Node::Client {
+ public:
+  explicit Impl(const NodeOptions& options);
+  ~Impl() override;
+
+  Handler push_pull(std::span<const Item> pushes, std::span<const Item> pulls, Deadline deadline,
+                    std::shared_ptr<const void> keep);
+  void wait(Handler handler, Deadline deadline);
+  std::vector<Handler> handlers(Handler handler);
+  Trace trace(Handler handler, std::optional<int> server);
+  WorkerCounts counts();
+  Node& node() noexcept { return node_; }
+
+ private:
+  using Lock = Loop::Lock;
+  using Word = std::atomic<std::uint64_t>;
+  static constexpr std::size_t most_finished = 1024;  // that are remembered
+
+  // A chunk of a server's registered buffer.
+  struct Landing {
+    wire::Place place;
+    std::size_t bytes = 0;
+    std::byte* memory = nullptr;
+    Word* word = nullptr;
+  };
+  // What we have with one server.
+  struct Side {
+    Link* link = nullptr;
+    FreeSlots<PeerSlot> push_slots;
+    FreeSlots<OwnSlot> pull_slots;
+    std::map<std::int64_t, Landing> landings;
+    OwnSlot words;
+    int requests = 0;       // under way
+    std::size_t bytes = 0;  // of them
+    Status refusal;         // of the last slot that we asked for
+    std::uint64_t refusals = 0;
+    std::uint64_t slots = 0;
+  };
+  // Where one push of a request went.
+  struct UsedSlot {
+    PeerSlot slot;
+    Word* landing = nullptr;  // the word of the landing that it is
+  };
+  // A request's part at one server.
+  struct Leg {
+    bool over = true;
+    Status status;
+    std::vector<UsedSlot> pushes;
+    std::size_t bytes = 0;
+    Trace times{};
+  };
+  struct Target {
+    std::byte* data = nullptr;
+    Dtype dtype{};
+    Measure measured;
+    std::size_t dims = 0;   // if it is not dense
+    std::size_t first = 0;  // where its shape, then its strides begin in extents
+    wire::Place place;      // where the answer comes
+    OwnSlot slot;           // that place, if it is not the tensor itself
+    bool once = false;      // it was opened for this request alone
+  };
+  struct Record {
+    std::size_t index = 0;  // of its words
+    std::uint64_t number = 0;
+    std::uint64_t first = 0;  // handler
+    std::uint64_t handlers = 0;
+    std::vector<Leg> legs;
+    std::vector<Measure> pushes;
+    std::size_t bytes = 0;  // of them
+    std::vector<Target> pulls;
+    std::size_t pulls_each = 0;  // of every server
+    std::vector<std::int64_t> extents;
+    std::shared_ptr<const void> keep;
+    bool finishing = false;  // its answers are being copied out
+    bool abandoned = false;  // nobody waits for it any more
+  };
+  struct Finished {
+    std::uint64_t first = 0;
+    std::uint64_t handlers = 0;
+    Status status;
+    std::vector<Trace> traces;  // by server
+    bool in_ticks = false;      // they are not yet times
+  };
+  // A server that we lost while it was writing into a pull tensor, and that may still be there.
+  struct Orphan {
+    std::shared_ptr<const void> keep;
+    fabric::Identity server;
+    std::shared_ptr<std::byte> words;
+    Word* word = nullptr;
+    std::uint64_t number = 0;
+  };
+
+  std::size_t servers() const noexcept { return sides_.size(); }
+  void check_items(std::span<const Item> pushes, std::span<const Item> pulls) const;
+  void check_links() const;
+  Side* crowded(std::size_t bytes);
+  Record& new_record();
+  // Whatever there is left to do for requests that are over. Nobody waits for it, so it is done
+  // while somebody waits for an answer.
+  void clear_up();
+  void release(Record& record);
+  PeerSlot take_slot(Lock& lock, Side& side, std::size_t bytes, Deadline deadline);
+  void reserve_pushes(Lock& lock, Record& record, std::span<const Item> pushes, Deadline deadline);
+  void reserve_pulls(Record& record, std::span<const Item> pulls);
+  void reserve_pull(Side& side, Target& target);
+  void give_back_slots(Side& side, Leg& leg);
+  void put_slot(Side& side, PeerSlot slot);
+  void close_targets(std::size_t server, Record& record);
+  void free_targets(Record& record);
+  void fill(Lock& lock, const Record& record, std::span<const Item> pushes);
+  void send(Record& record, std::span<const Item> pushes, std::int64_t handed_over);
+  Word& word(Side& side, const Record& record) const;
+
+  std::span<Target> targets(Record& record, std::size_t server) const;
+  bool needs_word(Record& record, std::size_t server) const;
+  static bool straight(const Target& target) { return target.slot.memory == nullptr; }
+  bool settled(const Record& record) const;
+  void copy_out(Lock& lock, Record& record);
+  void finish(Record& record, Status status);
+  void cancel(Lock& lock, Record& record);
+  [[noreturn]] void fail(Lock& lock, std::uint64_t handler);
+  void end_leg(Record& record, std::size_t server, Status status);
+  void end_if_abandoned(Record& record);
+  Finished* finished(std::uint64_t handler);
+  void turn_into_times(Finished& entry) const;
+  bool still_writing(const Orphan& orphan) const;
+
+  void on_up(Link& link) override;
+  void on_message(Link& link, wire::Kind kind, Decoder& message) override;
+  void on_answer(Side& side, Decoder& message);
+  void on_slot(Side& side, Decoder& message);
+  void on_landing(Side& side, Decoder& message);
+  void on_lost(Link& link) override;
+  void on_turn() override;
+
+  const NodeOptions options_;
+  std::vector<Side> sides_;
+  std::vector<std::unique_ptr<Record>> records_;
+  std::vector<Record*> free_records_;
+  std::vector<Record*> ended_;  // to be cleared up
+  Numbered<Record> by_handler_;
+  Numbered<Record> by_number_;
+  std::vector<Finished> history_;
+  std::size_t next_finished_ = 0;
+  std::vector<Orphan> orphans_;
+  TimePoint next_look_at_orphans_{};
+  std::vector<std::shared_ptr<const void>> dropped_;  // to be let go without the lock
+  wire::Message message_;
+  std::vector<std::byte> packed_;
+  WorkerCounts counts_;
+  Node node_;
+};
+
+}  // namespace tensorbus::push_pull

@@ -1,0 +1,110 @@
+// Leases of etcd, and the thread that keeps them alive.
+#pragma once
+
+#include <map>
+#include <memory>
+#include <string>
+#include <thread>
+#include <vector>
+
+#include "store/etcd/link.h"
+
+namespace tensorbus::store::etcd {
+
+struct LeaseState {
+  std::int64_t id = 0;
+  bool keep_alive = true;
+  // Whether its keys are set again when etcd comes back without its data.
+  bool publish_again = true;
+  std::chrono::seconds time_to_live{0};
+
+  // Of the keeping thread alone.
+  TimePoint due;
+  bool failing = false;
+
+  std::mutex mutex;     // guards what follows
+  std::string data_id;  // of the etcd that granted it
+  TimePoint refreshed;
+  bool dead = false;
+  std::map<std::string, std::string> entries;  // set under it by this client
+};
+
+// Says that this process is there: the key exists as long as the lease lives.
+struct Presence {
+  std::shared_ptr<LeaseState> lease;
+  std::string key;
+};
+
+class Leases {
+ public:
+  explicit Leases(std::shared_ptr<Link> link) : link_(std::move(link)) {}
+  ~Leases() { stop(); }
+  Leases(const Leases&) = delete;
+  Leases& operator=(const Leases&) = delete;
+
+  std::shared_ptr<LeaseState> grant(Duration time_to_live, bool keep_alive, const Call& call);
+  bool alive(LeaseState& lease) const;
+  // False when the lease is gone for good.
+  bool refresh(LeaseState& lease, const Call& call);
+  // For a lease that etcd does not know: takes it again, with its keys, if etcd lost its data.
+  // False if it merely lapsed; then it is dead.
+  bool recover(LeaseState& lease, const Call& call);
+  void revoke(const std::shared_ptr<LeaseState>& lease, const Call& call);
+
+  // Which keys come back with their lease. `lease` is null for keys that were set without one.
+  void remember(LeaseState* lease, std::span<const Entry> entries);
+  void forget(const std::string& key);
+  // The key changed and kept its lease.
+  void revise(const std::string& key, const std::string& value);
+
+  std::shared_ptr<Presence> presence(const Call& call);
+  // No longer kept alive, so that what hangs on it lapses.
+  void retire(const std::shared_ptr<Presence>& presence);
+
+  // Ends the thread.
+  void stop() noexcept;
+  // After stop(): the presence, and with `all` every lease of this client.
+  void revoke_at_close(bool all, const Call& call);
+
+ private:
+  std::shared_ptr<LeaseState> take(std::chrono::seconds time_to_live, bool keep_alive,
+                                   bool publish_again, const Call& call);
+  void publish(LeaseState& lease, const Call& call);
+  void keep(const std::shared_ptr<LeaseState>& lease);
+  std::shared_ptr<LeaseState> next_due();
+  void run();
+
+  const std::shared_ptr<Link> link_;
+  Signal signal_;  // guards what follows
+  std::vector<std::shared_ptr<LeaseState>> owned_;
+  std::vector<std::weak_ptr<LeaseState>> kept_;
+  std::shared_ptr<Presence> presence_;
+  std::uint64_t changes_ = 0;
+  std::thread thread_;
+  bool stopped_ = false;
+};
+
+class EtcdLease final : public Lease {
+ public:
+  EtcdLease(std::shared_ptr<Link> link, std::shared_ptr<Leases> leases,
+            std::shared_ptr<LeaseState> state)
+      : link_(std::move(link)), leases_(std::move(leases)), state_(std::move(state)) {}
+
+  Duration time_to_live() const noexcept override { return state_->time_to_live; }
+  bool alive() const noexcept override { return leases_->alive(*state_); }
+  void refresh(Deadline deadline) override;
+  void revoke(Deadline deadline) override { leases_->revoke(state_, link_->call(deadline)); }
+
+  bool belongs_to(const Leases& leases) const noexcept { return leases_.get() == &leases; }
+  LeaseState& state() const noexcept { return *state_; }
+
+ private:
+  std::shared_ptr<Link> link_;
+  std::shared_ptr<Leases> leases_;
+  std::shared_ptr<LeaseState> state_;
+};
+
+// Error(failed) that says what became of the lease.
+[[noreturn]] void throw_lapsed();
+
+}  // namespace tensorbus::store::etcd

@@ -1,0 +1,30 @@
+// What a store, its watches and its leases share. The last of them to go takes it along.
+#pragma once
+
+#include "os/process/fork.h"
+#include "store/etcd/session.h"
+
+namespace tensorbus::store::etcd {
+
+struct Link {
+  explicit Link(const StoreUrl& url) : gateway(url), session(gateway) {}
+
+  // Whether this is the child of a fork: it has the objects, but neither the threads nor the
+  // connections.
+  bool forked() const noexcept { return os::fork_generation() != generation; }
+
+  Call call(Deadline deadline, Cancellation* cancellation = nullptr) {
+    if (forked()) {
+      throw Error(Code::failed,
+                  "this store was connected before a fork; connect again in the child process");
+    }
+    return {deadline, &closing, cancellation};
+  }
+
+  const unsigned generation = os::fork_generation();
+  Cancellation closing;
+  Gateway gateway;
+  Session session;
+};
+
+}  // namespace tensorbus::store::etcd
