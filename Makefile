@@ -20,7 +20,7 @@ build: setup ## Build the library, the program and the Python extension (release
 demo: build ## Trainers hand their weights to engines that lay them out differently, live
 	@$(PYTHON) examples/demo.py
 
-lint: build ## Formatters, linters, types, layers, points of the specification
+lint: setup ## Formatters, linters, types, layers, points of the specification
 	@tools/lint
 
 format: setup ## Format all sources in place
@@ -45,4 +45,4 @@ bench: build ## Benchmarks: PART=store|plan|copy|..., default all that exist
 	@$(PYTHON) bench/run.py $(PART)
 
 clean: ## Remove what was built (not .venv)
-	@rm -rf build python/tensorbus/_core*.so python/tensorbus/_core.pyi
+	@rm -rf build python/tensorbus/_core*.so

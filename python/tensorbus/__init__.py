@@ -7,6 +7,7 @@ from tensorbus._core import (
     Replicate,
     Shard,
     StridedShard,
+    __version__,
     set_log_level,
 )
 from tensorbus.agent import TensorBusAgent
@@ -27,8 +28,6 @@ from tensorbus.link import Link
 from tensorbus.pool import empty, share_
 from tensorbus.redistribution import redistribute
 from tensorbus.transfer import Progress, Transfer, TransferResult
-
-__version__ = "0.1.0"
 
 __all__ = [
     "AuthenticationError",

@@ -1,15 +1,18 @@
 #include "base/log.h"
 
-#include <spdlog/logger.h>
-#include <spdlog/sinks/base_sink.h>
-#include <spdlog/sinks/null_sink.h>
-#include <spdlog/sinks/stdout_sinks.h>
+#include <fmt/chrono.h>
+#include <unistd.h>
 
 #include <array>
+#include <atomic>
+#include <cstdint>
+#include <ctime>
 #include <memory>
 #include <mutex>
 #include <string>
+#include <utility>
 
+#include "base/clock.h"
 #include "tensorbus/status.h"
 
 namespace tensorbus::log {
@@ -17,45 +20,10 @@ namespace {
 
 constexpr std::array<std::string_view, 5> level_names = {"trace", "debug", "info", "warn", "error"};
 
-spdlog::level::level_enum to_spdlog(Level level) {
-  return static_cast<spdlog::level::level_enum>(static_cast<int>(level));
-}
-static_assert(static_cast<int>(Level::error) == SPDLOG_LEVEL_ERROR);
-
-class CallbackSink final : public spdlog::sinks::base_sink<std::mutex> {
- public:
-  explicit CallbackSink(Sink callback) : callback_(std::move(callback)) {}
-
- private:
-  void sink_it_(const spdlog::details::log_msg& message) override {
-    callback_(static_cast<Level>(message.level),
-              std::string_view(message.payload.data(), message.payload.size()));
-  }
-  void flush_() override {}
-
-  Sink callback_;
-};
-
-// Sinks are swapped while other threads log, so the logger itself is never replaced: it owns one
-// sink that forwards to the current one under a lock.
-class SwitchSink final : public spdlog::sinks::base_sink<std::mutex> {
- public:
-  SwitchSink() : target_(std::make_shared<spdlog::sinks::null_sink_mt>()) {}
-  void point_to(spdlog::sink_ptr target) {
-    const std::lock_guard lock(mutex_);
-    target_ = std::move(target);
-  }
-
- private:
-  void sink_it_(const spdlog::details::log_msg& message) override { target_->log(message); }
-  void flush_() override { target_->flush(); }
-
-  spdlog::sink_ptr target_;
-};
-
 struct Log {
-  std::shared_ptr<SwitchSink> sink = std::make_shared<SwitchSink>();
-  spdlog::logger logger{"tensorbus", sink};
+  std::atomic<Level> level = Level::info;
+  std::mutex one_at_a_time;  // held while the sink is called
+  Sink sink;
 };
 
 // Never destroyed: threads may log until the very end of the process.
@@ -64,22 +32,40 @@ Log& the_log() {
   return instance;
 }
 
+// "2026-01-31 12:00:00.123", local.
+std::string time_of_day() {
+  const std::int64_t milliseconds = wall_clock_ns() / 1'000'000;
+  const std::time_t seconds = milliseconds / 1000;
+  std::tm local{};
+  ::localtime_r(&seconds, &local);
+  return fmt::format("{:%Y-%m-%d %H:%M:%S}.{:03}", local, milliseconds % 1000);
+}
+
+// In one call, so that lines of several processes do not mix.
+void write_to_stderr(std::string_view line) {
+  while (!line.empty()) {
+    const ssize_t written = ::write(STDERR_FILENO, line.data(), line.size());
+    if (written <= 0) return;
+    line.remove_prefix(static_cast<std::size_t>(written));
+  }
+}
+
 }  // namespace
 
 void set_sink(Sink sink) {
-  if (!sink) return the_log().sink->point_to(std::make_shared<spdlog::sinks::null_sink_mt>());
-  the_log().sink->point_to(std::make_shared<CallbackSink>(std::move(sink)));
+  const std::lock_guard lock(the_log().one_at_a_time);
+  the_log().sink = std::move(sink);
 }
 
 void set_sink_to_stderr() { set_sink_to_stderr_as(""); }
 
 void set_sink_to_stderr_as(std::string_view who) {
-  auto target = std::make_shared<spdlog::sinks::stderr_sink_mt>();
-  std::string speaker;
-  for (const char letter : who) speaker += letter == '%' ? "%%" : std::string(1, letter);
-  if (!who.empty()) speaker += ": ";
-  target->set_pattern("%Y-%m-%d %H:%M:%S.%e %l: " + speaker + "%v");
-  the_log().sink->point_to(std::move(target));
+  set_sink([speaker = who.empty() ? "" : std::string(who) + ": "](Level level,
+                                                                  std::string_view message) {
+    const std::string_view name =
+        level == Level::warn ? "warning" : level_names[static_cast<std::size_t>(level)];
+    write_to_stderr(fmt::format("{} {}: {}{}\n", time_of_day(), name, speaker, message));
+  });
 }
 
 Level parse_level(std::string_view name) {
@@ -90,12 +76,15 @@ Level parse_level(std::string_view name) {
                                           "\": use trace, debug, info, warn or error");
 }
 
-void set_level(Level level) { the_log().logger.set_level(to_spdlog(level)); }
+void set_level(Level level) { the_log().level.store(level, std::memory_order_relaxed); }
 
-bool enabled(Level level) noexcept { return the_log().logger.should_log(to_spdlog(level)); }
+bool enabled(Level level) noexcept {
+  return level >= the_log().level.load(std::memory_order_relaxed);
+}
 
 void write(Level level, std::string_view message) {
-  the_log().logger.log(to_spdlog(level), spdlog::string_view_t(message.data(), message.size()));
+  const std::lock_guard lock(the_log().one_at_a_time);
+  if (the_log().sink) the_log().sink(level, message);
 }
 
 }  // namespace tensorbus::log

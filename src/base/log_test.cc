@@ -32,6 +32,19 @@ TEST_F(LogTest, WritesWhatItsLevelAdmits) {
   EXPECT_THAT(lines, testing::ElementsAre("but 1 of these"));
 }
 
+TEST_F(LogTest, WritesLinesThatSayWhenAndWhoseTheyAre) {
+  testing::internal::CaptureStderr();
+  log::set_sink_to_stderr_as("rank 3");
+  log::warn("100 % of {}", "them");
+  log::set_sink_to_stderr();
+  log::info("plain");
+  log::set_sink({});
+  log::error("nowhere");
+  EXPECT_THAT(testing::internal::GetCapturedStderr(),
+              testing::MatchesRegex("[-0-9]+ [:0-9]+\\.[0-9]+ warning: rank 3: 100 % of them\n"
+                                    "[-0-9]+ [:0-9]+\\.[0-9]+ info: plain\n"));
+}
+
 TEST_F(LogTest, NamesLevelsAsPeopleWriteThem) {
   EXPECT_EQ(log::parse_level("trace"), log::Level::trace);
   EXPECT_EQ(log::parse_level("error"), log::Level::error);
