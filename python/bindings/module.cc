@@ -3,7 +3,7 @@
 
 NB_MODULE(_core, module) {
   module.doc() = "The C++ core of tensorbus. Use the tensorbus package; this module is private.";
-  module.attr("__version__") = TENSORBUS_VERSION;
+  module.attr("version") = TENSORBUS_VERSION;
   // A store that lives until the end of the process is no leak, and a library does not print.
   nanobind::set_leak_warnings(false);
   tensorbus::python::bind_errors();

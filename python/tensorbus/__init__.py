@@ -7,9 +7,9 @@ from tensorbus._core import (
     Replicate,
     Shard,
     StridedShard,
-    __version__,
     set_log_level,
 )
+from tensorbus._core import version as __version__
 from tensorbus.agent import TensorBusAgent
 from tensorbus.bootstrap import BootstrapInfo, bootstrap_client, setup_ptrace
 from tensorbus.client import BatchHandler, TensorBusClient

@@ -6,6 +6,8 @@ from collections.abc import Sequence
 from typing import overload
 
 
+version: str = '0.1.0'
+
 def set_log_level(level: str) -> None:
     """
     Which records reach logging.getLogger("tensorbus"): trace, debug, info, warn or error.
