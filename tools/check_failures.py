@@ -1,8 +1,8 @@
 """Fails when a row of docs/failure.md lacks something, or names a test that does not exist.
 
-The last cell of a row names its tests: a file (`x_test.cc`, `test_x.py`), a test in one
-(`test_x.py::test_y`; `::test_y` for another in the same), a C++ test alone (`AKilledPeerIsNamed`)
-or a folder (`tests/fuzz`).
+The last cell of a row names its tests: a file (`x_test.cc`, `room/x_test.cc`, `test_x.py`), a test
+in one (`test_x.py::test_y`; `::test_y` for another in the same), a C++ test alone
+(`AKilledPeerIsNamed`) or a folder (`tests/fuzz`).
 """
 
 import re
@@ -23,7 +23,8 @@ class Tests:
         self._files: dict[str, list[Path]] = {}
         self._cxx: set[str] = set()
         for path in [*(ROOT / "tests").rglob("*.py"), *(ROOT / "src").rglob("*_test.cc")]:
-            self._files.setdefault(path.name, []).append(path)
+            for name in (path.name, f"{path.parent.name}/{path.name}"):
+                self._files.setdefault(name, []).append(path)
             if path.suffix == ".cc":
                 self._cxx.update(CXX_TEST.findall(path.read_text()))
         self._last = ""
@@ -36,9 +37,9 @@ class Tests:
             function = re.compile(rf"\bdef (?:test_)?{re.escape(test.removeprefix('test_'))}\(")
             paths = self._files.get(file or self._last, [])
             return any(function.search(path.read_text()) for path in paths)
-        if "/" in file:
-            return (ROOT / file).is_dir()
-        return file in self._files or file in self._cxx
+        if file in self._files:
+            return True
+        return (ROOT / file).is_dir() if "/" in file else file in self._cxx
 
 
 def cells_of(line: str) -> list[str]:
