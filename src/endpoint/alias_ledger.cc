@@ -4,10 +4,10 @@
 #include "os/process/process.h"
 #include "tensorbus/status.h"
 
-namespace tensorbus::fabric {
+namespace tensorbus::endpoint {
 namespace {
 
-bool is_alive(const Identity& process) {
+bool is_alive(const fabric::Identity& process) {
   try {
     return os::process_start_time(static_cast<pid_t>(process.pid)) == process.start_time;
   } catch (const Error&) {
@@ -52,7 +52,7 @@ void AliasLedger::take_back(std::uint64_t region) {
   drop_if_free(found);
 }
 
-Holding::Kind AliasLedger::hold(const Identity& holder, std::uint64_t region) {
+Holding::Kind AliasLedger::hold(const fabric::Identity& holder, std::uint64_t region) {
   const auto found = loans_.find(region);
   if (found == loans_.end() || found->second.taken_back) return Holding::Kind::gone;
   if (!is_alive(holder)) return Holding::Kind::refused;
@@ -60,7 +60,7 @@ Holding::Kind AliasLedger::hold(const Identity& holder, std::uint64_t region) {
   return Holding::Kind::held;
 }
 
-void AliasLedger::let_go(const Identity& holder, std::uint64_t region) {
+void AliasLedger::let_go(const fabric::Identity& holder, std::uint64_t region) {
   const auto found = loans_.find(region);
   if (found == loans_.end()) return;
   auto& holders = found->second.holders;
@@ -70,7 +70,7 @@ void AliasLedger::let_go(const Identity& holder, std::uint64_t region) {
   drop_if_free(found);
 }
 
-void AliasLedger::lost(const Identity& holder) {
+void AliasLedger::lost(const fabric::Identity& holder) {
   bool holds = false;
   for (const auto& [region, loan] : loans_) holds = holds || loan.holders.contains(holder.id);
   if (!holds) return;
@@ -116,4 +116,4 @@ void AliasLedger::drop_if_free(std::map<std::uint64_t, Loan>::iterator loan) {
   if (loan->second.taken_back && loan->second.holders.empty()) loans_.erase(loan);
 }
 
-}  // namespace tensorbus::fabric
+}  // namespace tensorbus::endpoint

@@ -11,7 +11,7 @@
 #include "fabric/core/identity.h"
 #include "os/io/fd.h"
 
-namespace tensorbus::fabric {
+namespace tensorbus::endpoint {
 
 // What an endpoint and those that alias its memory tell each other.
 struct Holding {
@@ -44,10 +44,10 @@ class AliasLedger {
   void take_back(std::uint64_t region);
 
   // The answer. Refused: we could not see the death of that process.
-  Holding::Kind hold(const Identity& holder, std::uint64_t region);
-  void let_go(const Identity& holder, std::uint64_t region);
+  Holding::Kind hold(const fabric::Identity& holder, std::uint64_t region);
+  void let_go(const fabric::Identity& holder, std::uint64_t region);
   // The connection to a process is gone.
-  void lost(const Identity& holder);
+  void lost(const fabric::Identity& holder);
 
   // Of lost holders, readable when they end; then call look().
   std::vector<int> descriptors() const;
@@ -67,4 +67,4 @@ class AliasLedger {
   std::map<Id16, os::Fd> lost_;          // pidfds
 };
 
-}  // namespace tensorbus::fabric
+}  // namespace tensorbus::endpoint

@@ -6,7 +6,7 @@
 #include "base/clock.h"
 #include "base/log.h"
 
-namespace tensorbus::fabric {
+namespace tensorbus::endpoint {
 namespace {
 
 constexpr Duration connecting_time = std::chrono::seconds(10);
@@ -15,16 +15,16 @@ constexpr std::size_t most_attached = 1024;
 
 }  // namespace
 
-EndpointCore::EndpointCore(std::vector<std::unique_ptr<Fabric>> fabrics, Reach reach,
-                           std::string descriptor_secret, EndpointCounters& counters)
+Core::Core(std::vector<std::unique_ptr<fabric::Fabric>> fabrics, fabric::Reach reach,
+           std::string descriptor_secret, Counters& counters)
     : reach_(std::move(reach)),
       descriptor_secret_(std::move(descriptor_secret)),
       counters_(counters),
       fabrics_(std::move(fabrics)) {}
 
-EndpointCore::~EndpointCore() {
+Core::~Core() {
   exposures_.clear();
-  links_.clear();
+  owners_.clear();
   fabrics_.clear();
   // Only now nobody touches their targets.
   for (auto& [id, read] : reads_) {
@@ -32,26 +32,24 @@ EndpointCore::~EndpointCore() {
   }
 }
 
-std::string EndpointCore::expose(std::span<const TensorView> tensors) {
-  return expose(tensors, false);
-}
+std::string Core::expose(std::span<const TensorView> tensors) { return expose(tensors, false); }
 
-std::string EndpointCore::expose_frozen(std::span<const TensorView> tensors,
-                                        std::vector<std::shared_ptr<void>> memory) {
+std::string Core::expose_frozen(std::span<const TensorView> tensors,
+                                std::vector<std::shared_ptr<void>> memory) {
   std::string descriptor = expose(tensors, true);
   ledger_.lend(exposures_.rbegin()->first, std::move(memory));
   return descriptor;
 }
 
-std::string EndpointCore::expose(std::span<const TensorView> tensors, bool frozen) {
-  Descriptor descriptor;
+std::string Core::expose(std::span<const TensorView> tensors, bool frozen) {
+  fabric::Descriptor descriptor;
   descriptor.frozen = frozen;
   descriptor.owner = fabrics_.front()->address().identity;
   descriptor.secret = descriptor_secret_;
-  std::vector<std::unique_ptr<Region>> regions;
+  std::vector<std::unique_ptr<fabric::Region>> regions;
   for (const auto& fabric : fabrics_) {
     regions.push_back(fabric->expose(tensors));
-    const Address& address = fabric->address();
+    const fabric::Address& address = fabric->address();
     descriptor.ways.push_back({address.kind, address.where, regions.back()->number()});
   }
   descriptor.forms = regions.front()->forms();
@@ -61,7 +59,7 @@ std::string EndpointCore::expose(std::span<const TensorView> tensors, bool froze
   return bytes;
 }
 
-bool EndpointCore::release(const Descriptor& descriptor) {
+bool Core::release(const fabric::Descriptor& descriptor) {
   if (descriptor.owner != fabrics_.front()->address().identity) {
     throw Error(Code::invalid_argument,
                 "this descriptor was made by another endpoint, of " + to_string(descriptor.owner));
@@ -72,92 +70,93 @@ bool EndpointCore::release(const Descriptor& descriptor) {
   return there;
 }
 
-void EndpointCore::start(OpId id, PendingRead pending) {
+void Core::start(fabric::OpId id, PendingRead pending) {
   Running& read = reads_[id];
   static_cast<PendingRead&>(read) = std::move(pending);
   try {
-    read.link = link_to(read);
-    if (read.link->up) proceed(id, read);
+    read.owner = owner_of(read);
+    if (read.owner->up) proceed(id, read);
   } catch (...) {
     finish(id, current_exception_status());
   }
 }
 
-Fabric* EndpointCore::fabric_of(std::string_view kind) const {
+fabric::Fabric* Core::fabric_of(std::string_view kind) const {
   for (const auto& fabric : fabrics_) {
     if (fabric->address().kind == kind) return fabric.get();
   }
   return nullptr;
 }
 
-EndpointCore::LinkPtr EndpointCore::link_to(const PendingRead& read) {
-  const Descriptor& descriptor = read.descriptor;
-  if (const auto found = links_.find(descriptor.owner.id); found != links_.end()) {
-    const LinkPtr& link = found->second;
-    if (link->owner != descriptor.owner) {
+Core::OwnerPtr Core::owner_of(const PendingRead& read) {
+  const fabric::Descriptor& descriptor = read.descriptor;
+  if (const auto found = owners_.find(descriptor.owner.id); found != owners_.end()) {
+    const OwnerPtr& owner = found->second;
+    if (owner->identity != descriptor.owner) {
       throw Error(Code::invalid_argument,
                   "the descriptor names another process than the one that has its id, " +
-                      to_string(link->owner));
+                      to_string(owner->identity));
     }
-    if (link->secret != read.secret) {
+    if (owner->secret != read.secret) {
       throw Error(Code::denied, "the descriptor's secret is not its owner's");
     }
-    return link;
+    return owner;
   }
-  auto link = std::make_shared<Link>();
-  link->owner = descriptor.owner;
-  link->secret = read.secret;
-  link->verdicts = select(reach_, addresses(descriptor));
-  const auto serves = [](const Verdict& verdict) { return verdict.refusal.ok(); };
-  const auto first = std::ranges::find_if(link->verdicts, serves);
-  if (first == link->verdicts.end()) {
-    throw Error(Code::unreachable, "no fabric reaches it: " + explain(link->verdicts));
+  auto owner = std::make_shared<Owner>();
+  owner->identity = descriptor.owner;
+  owner->secret = read.secret;
+  owner->verdicts = select(reach_, addresses(descriptor));
+  const auto serves = [](const fabric::Verdict& verdict) { return verdict.refusal.ok(); };
+  const auto first = std::ranges::find_if(owner->verdicts, serves);
+  if (first == owner->verdicts.end()) {
+    throw Error(Code::unreachable, "no fabric reaches it: " + explain(owner->verdicts));
   }
-  link->current = static_cast<std::size_t>(first - link->verdicts.begin());
-  link->fabric = fabric_of(first->kind);
-  link->peer =
-      link->fabric->connect(first->address, link->secret, Deadline(now() + connecting_time));
-  links_[descriptor.owner.id] = link;
-  counters_.connections.set(links_.size());
-  return link;
+  owner->current = static_cast<std::size_t>(first - owner->verdicts.begin());
+  owner->fabric = fabric_of(first->kind);
+  owner->peer =
+      owner->fabric->connect(first->address, owner->secret, Deadline(now() + connecting_time));
+  owners_[descriptor.owner.id] = owner;
+  counters_.connections.set(owners_.size());
+  return owner;
 }
 
 // Another user's process, say, does not share its memory but may be reached over the network.
-void EndpointCore::try_next(const LinkPtr& link, Status refusal) {
+void Core::try_next(const OwnerPtr& owner, Status refusal) {
   const bool elsewhere = refusal.code == Code::denied;
   const Code code = refusal.code;
-  link->verdicts[link->current].refusal = std::move(refusal);
-  while (elsewhere && ++link->current < link->verdicts.size()) {
-    Verdict& next = link->verdicts[link->current];
+  owner->verdicts[owner->current].refusal = std::move(refusal);
+  while (elsewhere && ++owner->current < owner->verdicts.size()) {
+    fabric::Verdict& next = owner->verdicts[owner->current];
     if (!next.refusal.ok()) continue;
     try {
-      link->fabric = fabric_of(next.kind);
-      link->peer =
-          link->fabric->connect(next.address, link->secret, Deadline(now() + connecting_time));
+      owner->fabric = fabric_of(next.kind);
+      owner->peer =
+          owner->fabric->connect(next.address, owner->secret, Deadline(now() + connecting_time));
       return;
     } catch (...) {
       next.refusal = current_exception_status();
     }
   }
-  links_.erase(link->owner.id);
-  counters_.connections.set(links_.size());
-  const Status status{code, explain(link->verdicts)};
-  for (const OpId id : waiting_for(link)) finish(id, status);
+  owners_.erase(owner->identity.id);
+  counters_.connections.set(owners_.size());
+  const Status status{code, explain(owner->verdicts)};
+  for (const fabric::OpId id : waiting_for(owner)) finish(id, status);
 }
 
-void EndpointCore::proceed(OpId id, Running& read) {
-  const std::string& kind = read.link->verdicts[read.link->current].kind;
+void Core::proceed(fabric::OpId id, Running& read) {
+  const std::string& kind = read.owner->verdicts[read.owner->current].kind;
   if (read.let_go && kind != "shm") give_up_aliasing(read);
-  const Way& way = *std::ranges::find(read.descriptor.ways, kind, &Way::kind);
-  if (const auto known = read.link->attached.find(way.region); known != read.link->attached.end()) {
+  const fabric::Way& way = *std::ranges::find(read.descriptor.ways, kind, &fabric::Way::kind);
+  if (const auto known = read.owner->attached.find(way.region);
+      known != read.owner->attached.end()) {
     read.region = known->second;
     return begin_reading(id, read);
   }
   read.stage = Running::Stage::attaching;
-  read.link->fabric->attach(*read.link->peer, way.region, id, read.deadline);
+  read.owner->fabric->attach(*read.owner->peer, way.region, id, read.deadline);
 }
 
-void EndpointCore::begin_reading(OpId id, Running& read) {
+void Core::begin_reading(fabric::OpId id, Running& read) {
   if (read.region->forms() != read.descriptor.forms) {
     throw Error(Code::invalid_argument,
                 "the descriptor does not describe what its owner exposes; it was changed on its "
@@ -166,26 +165,27 @@ void EndpointCore::begin_reading(OpId id, Running& read) {
   if (read.let_go) {
     // The owner must know before we look: from its answer on the memory is ours to see.
     read.stage = Running::Stage::holding;
-    return send(*read.link->fabric, read.link->peer, {Holding::Kind::hold, read.region->number()});
+    return send(*read.owner->fabric, read.owner->peer,
+                {Holding::Kind::hold, read.region->number()});
   }
   read.stage = Running::Stage::reading;
   read.state->set_path(read.region->path());
-  Read request;
+  fabric::Read request;
   request.stream = read.stream;
-  request.sources = {{read.link->peer, read.region, read.descriptor.ticket}};
+  request.sources = {{read.owner->peer, read.region, read.descriptor.ticket}};
   request.targets = read.targets;
-  read.link->fabric->read(std::move(request), id, read.deadline);
+  read.owner->fabric->read(std::move(request), id, read.deadline);
 }
 
-void EndpointCore::give_up_aliasing(Running& read) {
+void Core::give_up_aliasing(Running& read) {
   read.let_go = nullptr;
   read.copy_instead(read);
 }
 
-void EndpointCore::on_held(OpId id, Running& read) {
+void Core::on_held(fabric::OpId id, Running& read) {
   // Whatever happens now, the owner hears when nobody looks at it any more.
   std::shared_ptr<void> hold(nullptr, [let_go = read.let_go](void*) { let_go(); });
-  std::optional<Alias> alias = read.region->alias();
+  std::optional<fabric::Alias> alias = read.region->alias();
   if (!alias) {
     give_up_aliasing(read);
     return begin_reading(id, read);
@@ -200,18 +200,19 @@ void EndpointCore::on_held(OpId id, Running& read) {
   finish(id, {});
 }
 
-void EndpointCore::let_go(const Id16& owner, std::uint64_t region) {
-  const auto found = links_.find(owner);
-  if (found == links_.end() || !found->second->up) return;  // it is gone, or sees us go
+void Core::let_go(const Id16& owner, std::uint64_t region) {
+  const auto found = owners_.find(owner);
+  if (found == owners_.end() || !found->second->up) return;  // it is gone, or sees us go
   send(*found->second->fabric, found->second->peer, {Holding::Kind::let_go, region});
 }
 
-void EndpointCore::send(Fabric& fabric, const std::shared_ptr<Peer>& peer, const Holding& message) {
+void Core::send(fabric::Fabric& fabric, const std::shared_ptr<fabric::Peer>& peer,
+                const Holding& message) {
   outbox_.push_back({&fabric, peer, encode(message)});
   send_what_waits();
 }
 
-void EndpointCore::send_what_waits() {
+void Core::send_what_waits() {
   std::vector<Outgoing> rest;
   for (Outgoing& each : outbox_) {
     try {
@@ -223,22 +224,22 @@ void EndpointCore::send_what_waits() {
   outbox_ = std::move(rest);
 }
 
-void EndpointCore::cancel(OpId id) {
+void Core::cancel(fabric::OpId id) {
   const auto found = reads_.find(id);
   if (found == reads_.end()) return;
   if (found->second.waits_here()) {
     return finish(id, {Code::cancelled, "it was cancelled"});
   }
-  found->second.link->fabric->cancel(id);
+  found->second.owner->fabric->cancel(id);
 }
 
-void EndpointCore::finish(OpId id, Status status) {
+void Core::finish(fabric::OpId id, Status status) {
   const auto found = reads_.find(id);
   if (found == reads_.end()) return;
   const Running read = std::move(found->second);
   reads_.erase(found);
   if (status.ok()) {
-    for (EndpointCounters::Path& path : counters_.paths) {
+    for (Counters::Path& path : counters_.paths) {
       if (path.name != read.state->path) continue;
       path.reads.add();
       path.bytes.add(read.bytes);
@@ -251,18 +252,18 @@ void EndpointCore::finish(OpId id, Status status) {
   read.state->finish(std::move(status));
 }
 
-bool EndpointCore::poll() {
+bool Core::poll() {
   bool any = false;
   for (const auto& fabric : fabrics_) {
-    for (const Event& event : fabric->poll()) {
+    for (const fabric::Event& event : fabric->poll()) {
       any = true;
-      if (const auto* completion = std::get_if<Completion>(&event)) {
+      if (const auto* completion = std::get_if<fabric::Completion>(&event)) {
         on(*completion);
-      } else if (const auto* message = std::get_if<Message>(&event)) {
+      } else if (const auto* message = std::get_if<fabric::Message>(&event)) {
         on(*fabric, *message);
-      } else if (const auto* up = std::get_if<PeerUp>(&event)) {
+      } else if (const auto* up = std::get_if<fabric::PeerUp>(&event)) {
         on(*up);
-      } else if (const auto* lost = std::get_if<PeerLost>(&event)) {
+      } else if (const auto* lost = std::get_if<fabric::PeerLost>(&event)) {
         on(*lost);
       }
     }
@@ -273,17 +274,17 @@ bool EndpointCore::poll() {
   return any;
 }
 
-void EndpointCore::on(const Completion& completion) {
+void Core::on(const fabric::Completion& completion) {
   const auto found = reads_.find(completion.id);
   if (found == reads_.end()) return;
   Running& read = found->second;
   if (!completion.status.ok() || read.stage == Running::Stage::reading) {
     if (completion.status.code == Code::withdrawn) {
-      for (const Way& way : read.descriptor.ways) read.link->attached.erase(way.region);
+      for (const fabric::Way& way : read.descriptor.ways) read.owner->attached.erase(way.region);
     }
     return finish(completion.id, completion.status);
   }
-  auto& attached = read.link->attached;
+  auto& attached = read.owner->attached;
   attached[completion.region->number()] = completion.region;
   // The lowest number is the oldest.
   if (attached.size() > most_attached) attached.erase(attached.begin());
@@ -295,8 +296,8 @@ void EndpointCore::on(const Completion& completion) {
   }
 }
 
-void EndpointCore::on(Fabric& fabric, const Message& message) {
-  const Identity& from = message.from->identity();
+void Core::on(fabric::Fabric& fabric, const fabric::Message& message) {
+  const fabric::Identity& from = message.from->identity();
   Holding holding;
   try {
     holding = decode_holding(message.bytes);
@@ -311,7 +312,7 @@ void EndpointCore::on(Fabric& fabric, const Message& message) {
   }
   const auto waits = std::ranges::find_if(reads_, [&](const auto& entry) {
     const Running& read = entry.second;
-    return read.stage == Running::Stage::holding && read.link->peer == message.from &&
+    return read.stage == Running::Stage::holding && read.owner->peer == message.from &&
            read.region->number() == holding.region;
   });
   if (waits == reads_.end()) {  // cancelled meanwhile
@@ -320,9 +321,9 @@ void EndpointCore::on(Fabric& fabric, const Message& message) {
     }
     return;
   }
-  const OpId id = waits->first;
+  const fabric::OpId id = waits->first;
   if (holding.kind == Kind::gone) {
-    waits->second.link->attached.erase(holding.region);
+    waits->second.owner->attached.erase(holding.region);
     return finish(id, {Code::withdrawn, to_string(from) + " took its memory back"});
   }
   try {
@@ -334,27 +335,28 @@ void EndpointCore::on(Fabric& fabric, const Message& message) {
   }
 }
 
-EndpointCore::LinkPtr EndpointCore::link_of(const Peer& peer) const {
-  for (const auto& [id, link] : links_) {
-    if (link->peer.get() == &peer) return link;
+Core::OwnerPtr Core::owner_of(const fabric::Peer& peer) const {
+  for (const auto& [id, owner] : owners_) {
+    if (owner->peer.get() == &peer) return owner;
   }
   return nullptr;
 }
 
-std::vector<OpId> EndpointCore::waiting_for(const LinkPtr& link) const {
-  std::vector<OpId> ids;
+std::vector<fabric::OpId> Core::waiting_for(const OwnerPtr& owner) const {
+  std::vector<fabric::OpId> ids;
   for (const auto& [id, read] : reads_) {
-    if (read.link == link && read.stage == Running::Stage::connecting) ids.push_back(id);
+    if (read.owner == owner && read.stage == Running::Stage::connecting) ids.push_back(id);
   }
   return ids;
 }
 
-void EndpointCore::on(const PeerUp& up) {
-  const LinkPtr link = link_of(*up.peer);
-  if (link == nullptr) return;  // one that reads from us
-  link->up = true;
-  log::debug("{} is read through {}", to_string(link->owner), link->verdicts[link->current].kind);
-  for (const OpId id : waiting_for(link)) {
+void Core::on(const fabric::PeerUp& up) {
+  const OwnerPtr owner = owner_of(*up.peer);
+  if (owner == nullptr) return;  // one that reads from us
+  owner->up = true;
+  log::debug("{} is read through {}", to_string(owner->identity),
+             owner->verdicts[owner->current].kind);
+  for (const fabric::OpId id : waiting_for(owner)) {
     try {
       proceed(id, reads_.at(id));
     } catch (...) {
@@ -363,46 +365,47 @@ void EndpointCore::on(const PeerUp& up) {
   }
 }
 
-void EndpointCore::on(const PeerLost& lost) {
+void Core::on(const fabric::PeerLost& lost) {
   std::erase_if(outbox_, [&](const Outgoing& each) { return each.peer == lost.peer; });
   ledger_.lost(lost.peer->identity());
-  const LinkPtr link = link_of(*lost.peer);
-  if (link == nullptr) return;
-  if (!link->up) return try_next(link, lost.reason);
-  links_.erase(link->owner.id);
-  counters_.connections.set(links_.size());
-  std::vector<OpId> over;
+  const OwnerPtr owner = owner_of(*lost.peer);
+  if (owner == nullptr) return;
+  if (!owner->up) return try_next(owner, lost.reason);
+  owners_.erase(owner->identity.id);
+  counters_.connections.set(owners_.size());
+  std::vector<fabric::OpId> over;
   for (const auto& [id, read] : reads_) {
-    if (read.link == link && read.waits_here()) over.push_back(id);
+    if (read.owner == owner && read.waits_here()) over.push_back(id);
   }
-  for (const OpId id : over) finish(id, lost.reason);
+  for (const fabric::OpId id : over) finish(id, lost.reason);
 }
 
-void EndpointCore::expire_waiting() {
-  std::vector<OpId> late;
+void Core::expire_waiting() {
+  std::vector<fabric::OpId> late;
   for (const auto& [id, read] : reads_) {
     if (read.waits_here() && read.deadline.expired()) late.push_back(id);
   }
-  for (const OpId id : late) finish(id, {Code::timeout, "it did not answer before the deadline"});
+  const Status status{Code::timeout, "it did not answer before the deadline"};
+  for (const fabric::OpId id : late) finish(id, status);
 }
 
-bool EndpointCore::arm() {
+bool Core::arm() {
   return outbox_.empty() &&
          std::ranges::all_of(fabrics_, [](const auto& fabric) { return fabric->arm(); });
 }
 
-TimePoint EndpointCore::wake_at() const noexcept {
+TimePoint Core::wake_at() const noexcept {
   TimePoint first = TimePoint::max();
   for (const auto& fabric : fabrics_) first = std::min(first, fabric->wake_at());
   for (const auto& [id, read] : reads_) first = std::min(first, read.deadline.at());
   return first;
 }
 
-std::vector<int> EndpointCore::descriptors() const {
+std::vector<int> Core::descriptors() const {
   std::vector<int> fds;
   for (const auto& fabric : fabrics_) fds.push_back(fabric->fd());
   for (const int fd : ledger_.descriptors()) fds.push_back(fd);
   return fds;
 }
 
-}  // namespace tensorbus::fabric
+}  // namespace tensorbus::endpoint

@@ -15,10 +15,10 @@
 #include "fabric/route/select.h"
 #include "observe/counter.h"
 
-namespace tensorbus::fabric {
+namespace tensorbus::endpoint {
 
 // Counted by the loop, read by any thread.
-struct EndpointCounters {
+struct Counters {
   struct Path {
     const char* name;
     observe::Counter reads;
@@ -36,9 +36,9 @@ struct EndpointCounters {
 
 // A read that somebody asked for. Made by the caller's thread, then the loop's.
 struct PendingRead {
-  Descriptor descriptor;
+  fabric::Descriptor descriptor;
   std::string secret;
-  Forms target_forms;               // what the views borrow
+  fabric::Forms target_forms;       // what the views borrow
   std::vector<TensorView> targets;  // memory of the caller's
   std::shared_ptr<const plan::Stream> stream;
   std::uint64_t bytes = 0;
@@ -50,21 +50,21 @@ struct PendingRead {
   std::shared_ptr<ReadOperation::State> state;
 };
 
-class EndpointCore {
+class Core {
  public:
   // `fabrics` in the order of preference; all have one identity.
-  EndpointCore(std::vector<std::unique_ptr<Fabric>> fabrics, Reach reach,
-               std::string descriptor_secret, EndpointCounters& counters);
+  Core(std::vector<std::unique_ptr<fabric::Fabric>> fabrics, fabric::Reach reach,
+       std::string descriptor_secret, Counters& counters);
   // Reads that run end as cancelled.
-  ~EndpointCore();
+  ~Core();
 
   std::string expose(std::span<const TensorView> tensors);
   // `memory` keeps the tensors' from being used again.
   std::string expose_frozen(std::span<const TensorView> tensors,
                             std::vector<std::shared_ptr<void>> memory);
-  bool release(const Descriptor& descriptor);
-  void start(OpId id, PendingRead read);
-  void cancel(OpId id);
+  bool release(const fabric::Descriptor& descriptor);
+  void start(fabric::OpId id, PendingRead read);
+  void cancel(fabric::OpId id);
   // Tells the owner that an alias of a region is gone.
   void let_go(const Id16& owner, std::uint64_t region);
 
@@ -77,60 +77,61 @@ class EndpointCore {
 
  private:
   // A process that we read from, and the fabric that serves it.
-  struct Link {
-    Identity owner;
+  struct Owner {
+    fabric::Identity identity;
     std::string secret;
-    std::vector<Verdict> verdicts;
+    std::vector<fabric::Verdict> verdicts;
     std::size_t current = 0;  // the verdict that is tried or serves
-    Fabric* fabric = nullptr;
-    std::shared_ptr<Peer> peer;
+    fabric::Fabric* fabric = nullptr;
+    std::shared_ptr<fabric::Peer> peer;
     bool up = false;
-    std::map<std::uint64_t, std::shared_ptr<const RemoteRegion>> attached;
+    std::map<std::uint64_t, std::shared_ptr<const fabric::RemoteRegion>> attached;
   };
-  using LinkPtr = std::shared_ptr<Link>;
+  using OwnerPtr = std::shared_ptr<Owner>;
   struct Running : PendingRead {
     enum class Stage { connecting, attaching, holding, reading } stage = Stage::connecting;
-    LinkPtr link;
-    std::shared_ptr<const RemoteRegion> region;
+    OwnerPtr owner;
+    std::shared_ptr<const fabric::RemoteRegion> region;
 
     // Not the fabric's: we ourselves see to its end.
     bool waits_here() const { return stage == Stage::connecting || stage == Stage::holding; }
   };
 
   std::string expose(std::span<const TensorView> tensors, bool frozen);
-  LinkPtr link_to(const PendingRead& read);
-  void try_next(const LinkPtr& link, Status refusal);
-  void proceed(OpId id, Running& read);
-  void begin_reading(OpId id, Running& read);
+  OwnerPtr owner_of(const PendingRead& read);
+  void try_next(const OwnerPtr& owner, Status refusal);
+  void proceed(fabric::OpId id, Running& read);
+  void begin_reading(fabric::OpId id, Running& read);
   static void give_up_aliasing(Running& read);
-  void on_held(OpId id, Running& read);
-  void finish(OpId id, Status status);
-  void on(Fabric& fabric, const Message& message);
-  void on(const Completion& completion);
-  void on(const PeerUp& up);
-  void on(const PeerLost& lost);
-  LinkPtr link_of(const Peer& peer) const;
-  std::vector<OpId> waiting_for(const LinkPtr& link) const;
+  void on_held(fabric::OpId id, Running& read);
+  void finish(fabric::OpId id, Status status);
+  void on(fabric::Fabric& fabric, const fabric::Message& message);
+  void on(const fabric::Completion& completion);
+  void on(const fabric::PeerUp& up);
+  void on(const fabric::PeerLost& lost);
+  OwnerPtr owner_of(const fabric::Peer& peer) const;
+  std::vector<fabric::OpId> waiting_for(const OwnerPtr& owner) const;
   void expire_waiting();
-  void send(Fabric& fabric, const std::shared_ptr<Peer>& peer, const Holding& message);
+  void send(fabric::Fabric& fabric, const std::shared_ptr<fabric::Peer>& peer,
+            const Holding& message);
   void send_what_waits();
-  Fabric* fabric_of(std::string_view kind) const;
+  fabric::Fabric* fabric_of(std::string_view kind) const;
 
-  const Reach reach_;
+  const fabric::Reach reach_;
   const std::string descriptor_secret_;
-  EndpointCounters& counters_;
-  std::vector<std::unique_ptr<Fabric>> fabrics_;
+  Counters& counters_;
+  std::vector<std::unique_ptr<fabric::Fabric>> fabrics_;
   // By the number of the region in the first fabric.
-  std::map<std::uint64_t, std::vector<std::unique_ptr<Region>>> exposures_;
-  std::map<Id16, LinkPtr> links_;  // by the owner's id
-  std::map<OpId, Running> reads_;
+  std::map<std::uint64_t, std::vector<std::unique_ptr<fabric::Region>>> exposures_;
+  std::map<Id16, OwnerPtr> owners_;  // by the owner's id
+  std::map<fabric::OpId, Running> reads_;
   AliasLedger ledger_;
   struct Outgoing {
-    Fabric* fabric;
-    std::shared_ptr<Peer> peer;
+    fabric::Fabric* fabric;
+    std::shared_ptr<fabric::Peer> peer;
     std::string bytes;
   };
   std::vector<Outgoing> outbox_;  // that a peer's ring had no room for
 };
 
-}  // namespace tensorbus::fabric
+}  // namespace tensorbus::endpoint

@@ -55,7 +55,7 @@ std::shared_ptr<const plan::Stream> stream_into(const Descriptor& descriptor,
   return stream;
 }
 
-void set_targets(fabric::PendingRead& read, std::span<const TensorView> into) {
+void set_targets(endpoint::PendingRead& read, std::span<const TensorView> into) {
   read.target_forms = copy_forms(into);
   for (std::size_t i = 0; i < into.size(); ++i) {
     const TensorForm& form = read.target_forms[i];
@@ -64,7 +64,7 @@ void set_targets(fabric::PendingRead& read, std::span<const TensorView> into) {
   read.stream = stream_into(read.descriptor, read.targets);
 }
 
-void copy_into(fabric::Pool& pool, fabric::PendingRead& read) {
+void copy_into(fabric::Pool& pool, endpoint::PendingRead& read) {
   auto received = std::make_shared<Received>();
   auto blocks = std::make_shared<std::vector<std::shared_ptr<std::byte>>>();
   std::vector<TensorView> targets;
@@ -101,7 +101,7 @@ class Endpoint::Impl {
       network.ports = {options.first_port, options.last_port};
       fabrics.push_back(fabric::make_ucx_fabric(network));
     }
-    loop_ = std::make_unique<fabric::EndpointLoop>(std::make_unique<fabric::EndpointCore>(
+    loop_ = std::make_unique<endpoint::Loop>(std::make_unique<endpoint::Core>(
         std::move(fabrics), fabric::own_reach(options.bind),
         secret_in_descriptors_ ? secret_ : std::string(), counters_));
     mailbox_ = loop_->mailbox();
@@ -110,7 +110,7 @@ class Endpoint::Impl {
   bool forked() const noexcept { return os::fork_generation() != generation_; }
 
   std::string expose(std::span<const TensorView> tensors) {
-    return on_loop<std::string>([&](fabric::EndpointCore& core) { return core.expose(tensors); });
+    return on_loop<std::string>([&](endpoint::Core& core) { return core.expose(tensors); });
   }
 
   std::string expose_frozen(std::span<const TensorView> tensors) {
@@ -124,32 +124,32 @@ class Endpoint::Impl {
       }
     }
     return on_loop<std::string>(
-        [&](fabric::EndpointCore& core) { return core.expose_frozen(tensors, std::move(memory)); });
+        [&](endpoint::Core& core) { return core.expose_frozen(tensors, std::move(memory)); });
   }
 
   bool release(std::string_view bytes) {
     const Descriptor descriptor = fabric::decode_descriptor(bytes);
-    return on_loop<bool>([&](fabric::EndpointCore& core) { return core.release(descriptor); });
+    return on_loop<bool>([&](endpoint::Core& core) { return core.release(descriptor); });
   }
 
   ReadOperation read(std::string_view bytes, std::span<const TensorView> into, Deadline deadline) {
-    fabric::PendingRead read = pending(bytes, deadline);
+    endpoint::PendingRead read = pending(bytes, deadline);
     check_targets(read.descriptor, into);
     set_targets(read, into);
     return start(std::move(read));
   }
 
   ReadOperation read_frozen(std::string_view bytes, Deadline deadline) {
-    fabric::PendingRead read = pending(bytes, deadline);
+    endpoint::PendingRead read = pending(bytes, deadline);
     const auto way = std::ranges::find(read.descriptor.ways, "shm", &fabric::Way::kind);
     if (!read.descriptor.frozen || way == read.descriptor.ways.end()) {
       throw Error(Code::invalid_argument, "these tensors are not frozen: give targets");
     }
-    read.copy_instead = [pool = pool_](fabric::PendingRead& given) { copy_into(*pool, given); };
+    read.copy_instead = [pool = pool_](endpoint::PendingRead& given) { copy_into(*pool, given); };
     read.let_go = [mailbox = mailbox_, generation = generation_, owner = read.descriptor.owner.id,
                    region = way->region] {
       if (os::fork_generation() != generation) return;
-      mailbox->post([=](fabric::EndpointCore& core) { core.let_go(owner, region); });
+      mailbox->post([=](endpoint::Core& core) { core.let_go(owner, region); });
     };
     return start(std::move(read));
   }
@@ -174,18 +174,16 @@ class Endpoint::Impl {
   }
 
   // Of a forked child, which has no such thread.
-  void abandon() noexcept {
-    [[maybe_unused]] const fabric::EndpointLoop* const lost = loop_.release();
-  }
+  void abandon() noexcept { [[maybe_unused]] const endpoint::Loop* const lost = loop_.release(); }
 
  private:
   [[noreturn]] static void throw_closed() {
     throw Error(Code::cancelled, "the endpoint is closed");
   }
 
-  fabric::PendingRead pending(std::string_view bytes, Deadline deadline) const {
+  endpoint::PendingRead pending(std::string_view bytes, Deadline deadline) const {
     os::check_not_forked(generation_, "endpoint");
-    fabric::PendingRead read;
+    endpoint::PendingRead read;
     read.descriptor = fabric::decode_descriptor(bytes);
     read.secret = read.descriptor.secret.empty() ? secret_ : read.descriptor.secret;
     read.deadline = deadline;
@@ -195,16 +193,16 @@ class Endpoint::Impl {
     return read;
   }
 
-  ReadOperation start(fabric::PendingRead read) {
+  ReadOperation start(endpoint::PendingRead read) {
     const fabric::OpId id{next_id_.fetch_add(1)};
     read.state = std::make_shared<ReadOperation::State>(
         "read from " + fabric::to_string(read.descriptor.owner), [mailbox = mailbox_, id] {
-          mailbox->post([id](fabric::EndpointCore& core) { core.cancel(id); });
+          mailbox->post([id](endpoint::Core& core) { core.cancel(id); });
         });
     const auto state = read.state;
-    const auto shared = std::make_shared<fabric::PendingRead>(std::move(read));
-    const bool posted = mailbox_->post(
-        [id, shared](fabric::EndpointCore& core) { core.start(id, std::move(*shared)); });
+    const auto shared = std::make_shared<endpoint::PendingRead>(std::move(read));
+    const bool posted =
+        mailbox_->post([id, shared](endpoint::Core& core) { core.start(id, std::move(*shared)); });
     if (!posted) throw_closed();
     return ReadOperation(state);
   }
@@ -215,7 +213,7 @@ class Endpoint::Impl {
     os::check_not_forked(generation_, "endpoint");
     const auto result = std::make_shared<std::promise<Result>>();
     std::future<Result> future = result->get_future();
-    const bool posted = mailbox_->post([result, &call](fabric::EndpointCore& core) {
+    const bool posted = mailbox_->post([result, &call](endpoint::Core& core) {
       try {
         result->set_value(call(core));
       } catch (...) {
@@ -230,11 +228,11 @@ class Endpoint::Impl {
   const std::string secret_;
   const bool secret_in_descriptors_;
   const std::shared_ptr<fabric::Pool> pool_;
-  fabric::EndpointCounters counters_;
+  endpoint::Counters counters_;
   std::atomic<std::uint64_t> next_id_{1};
   std::mutex closing_;
-  std::unique_ptr<fabric::EndpointLoop> loop_;
-  std::shared_ptr<fabric::Mailbox> mailbox_;
+  std::unique_ptr<endpoint::Loop> loop_;
+  std::shared_ptr<endpoint::Mailbox> mailbox_;
 };
 
 Endpoint::Endpoint(EndpointOptions options) : impl_(std::make_unique<Impl>(std::move(options))) {}

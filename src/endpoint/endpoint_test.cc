@@ -16,9 +16,15 @@
 #include "fabric/core/pool.h"
 #include "fabric/ucx/ucx.h"
 
-namespace tensorbus::fabric {
+namespace tensorbus::endpoint {
 namespace {
 
+using fabric::Child;
+using fabric::Descriptor;
+using fabric::NamespaceGuard;
+using fabric::Pipe;
+using fabric::Pool;
+using fabric::TwoHosts;
 using std::chrono::milliseconds;
 using std::chrono::seconds;
 using testing::HasSubstr;
@@ -313,7 +319,7 @@ TEST(EndpointTest, BadDescriptorsAreRefusedWithTheirReason) {
   EXPECT_THROW(read(reader, "nonsense", target), Error);
 
   const auto changed = [&](auto change) {
-    Descriptor descriptor = decode_descriptor(good);
+    Descriptor descriptor = fabric::decode_descriptor(good);
     change(descriptor);
     Endpoint fresh;  // has no connection yet
     return outcome(read(fresh, encode(descriptor), target));
@@ -333,10 +339,10 @@ TEST(EndpointTest, BadDescriptorsAreRefusedWithTheirReason) {
 
   // The same over a connection that a good one opened.
   read(reader, good, target).wait(soon());
-  Descriptor descriptor = decode_descriptor(good);
+  Descriptor descriptor = fabric::decode_descriptor(good);
   descriptor.secret = "guess";
   EXPECT_EQ(outcome(read(reader, encode(descriptor), target)).code, Code::denied);
-  descriptor = decode_descriptor(good);
+  descriptor = fabric::decode_descriptor(good);
   descriptor.owner.pid += 1;
   EXPECT_EQ(outcome(read(reader, encode(descriptor), target)).code, Code::invalid_argument);
 }
@@ -502,7 +508,7 @@ TEST(EndpointTest, AForkedChildIsRefusedAndHarmsNobody) {
 
 TEST(EndpointTest, OtherHostsAreReachedThroughTheNetwork) {
   if (!TwoHosts::unavailable().empty()) GTEST_SKIP() << TwoHosts::unavailable();
-  if (!has_ucx()) GTEST_SKIP() << describe_ucx();
+  if (!fabric::has_ucx()) GTEST_SKIP() << fabric::describe_ucx();
   const TwoHosts hosts;
   const Pipe up;
   const Pipe down;
@@ -544,4 +550,4 @@ TEST(EndpointTest, OtherHostsAreReachedThroughTheNetwork) {
 }
 
 }  // namespace
-}  // namespace tensorbus::fabric
+}  // namespace tensorbus::endpoint

@@ -9,7 +9,7 @@
 #include "base/clock.h"
 #include "base/log.h"
 
-namespace tensorbus::fabric {
+namespace tensorbus::endpoint {
 namespace {
 
 // A woken thread costs more than this much looking around.
@@ -64,19 +64,19 @@ void Mailbox::awake() {
   bell_.drain();
 }
 
-EndpointLoop::EndpointLoop(std::unique_ptr<EndpointCore> core)
+Loop::Loop(std::unique_ptr<Core> core)
     : thread_([this, owned = std::move(core)]() mutable {
         block_signals_in_this_thread();
         ::pthread_setname_np(::pthread_self(), "tensorbus");
         run(std::move(owned));
       }) {}
 
-EndpointLoop::~EndpointLoop() {
-  mailbox_->post([this](EndpointCore&) { stop_ = true; });
+Loop::~Loop() {
+  mailbox_->post([this](Core&) { stop_ = true; });
   thread_.join();
 }
 
-void EndpointLoop::run(std::unique_ptr<EndpointCore> core) {
+void Loop::run(std::unique_ptr<Core> core) {
   TimePoint last_event = now();
   while (!stop_) {
     std::vector<Mailbox::Work> work = mailbox_->take();
@@ -105,4 +105,4 @@ void EndpointLoop::run(std::unique_ptr<EndpointCore> core) {
   for (const Mailbox::Work& item : mailbox_->close()) item(*core);
 }
 
-}  // namespace tensorbus::fabric
+}  // namespace tensorbus::endpoint

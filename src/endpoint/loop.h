@@ -11,12 +11,12 @@
 #include "endpoint/core.h"
 #include "os/io/poll.h"
 
-namespace tensorbus::fabric {
+namespace tensorbus::endpoint {
 
 // Work for the loop, from any thread.
 class Mailbox {
  public:
-  using Work = std::function<void(EndpointCore&)>;
+  using Work = std::function<void(Core&)>;
 
   // False if the loop has ended.
   bool post(Work work);
@@ -38,20 +38,20 @@ class Mailbox {
 };
 
 // Spins briefly after something happened, then sleeps until a fabric or a caller wakes it.
-class EndpointLoop {
+class Loop {
  public:
-  explicit EndpointLoop(std::unique_ptr<EndpointCore> core);
+  explicit Loop(std::unique_ptr<Core> core);
   // Ends the thread, and on it the core.
-  ~EndpointLoop();
+  ~Loop();
 
   const std::shared_ptr<Mailbox>& mailbox() const noexcept { return mailbox_; }
 
  private:
-  void run(std::unique_ptr<EndpointCore> core);
+  void run(std::unique_ptr<Core> core);
 
   std::shared_ptr<Mailbox> mailbox_ = std::make_shared<Mailbox>();
   std::atomic<bool> stop_{false};
   std::thread thread_;
 };
 
-}  // namespace tensorbus::fabric
+}  // namespace tensorbus::endpoint
