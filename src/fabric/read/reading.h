@@ -8,7 +8,7 @@
 #include <vector>
 
 #include "copy/execute.h"
-#include "fabric/core/fabric.h"
+#include "fabric/core/reads.h"
 #include "fabric/read/staging.h"
 #include "fabric/read/stream_cache.h"
 

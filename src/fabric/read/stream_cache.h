@@ -7,7 +7,7 @@
 #include <memory>
 #include <vector>
 
-#include "fabric/core/fabric.h"
+#include "fabric/core/reads.h"
 
 namespace tensorbus::fabric {
 

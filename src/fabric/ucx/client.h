@@ -12,6 +12,7 @@
 #include <utility>
 #include <vector>
 
+#include "fabric/core/reads.h"
 #include "fabric/read/staging.h"
 #include "fabric/read/stream_cache.h"
 #include "fabric/ucx/connection.h"

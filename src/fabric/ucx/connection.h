@@ -10,8 +10,10 @@
 #include <string_view>
 
 #include "base/clock.h"
-#include "fabric/core/fabric.h"
+#include "fabric/core/peer.h"
 #include "fabric/ucx/endpoint.h"
+#include "tensorbus/deadline.h"
+#include "tensorbus/status.h"
 
 namespace tensorbus::fabric::ucx {
 

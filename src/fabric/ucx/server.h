@@ -9,6 +9,7 @@
 #include <utility>
 #include <vector>
 
+#include "fabric/core/reads.h"
 #include "fabric/read/staging.h"
 #include "fabric/ucx/connection.h"
 

@@ -9,7 +9,7 @@
 #include <utility>
 #include <vector>
 
-#include "fabric/core/fabric.h"
+#include "fabric/core/messages.h"
 
 namespace tensorbus::fabric::ucx {
 namespace {

@@ -1,0 +1,57 @@
+// Connections to other processes, and small messages over them.
+#pragma once
+
+#include <cstddef>
+#include <memory>
+#include <optional>
+#include <span>
+#include <string>
+
+#include "fabric/core/peer.h"
+#include "tensorbus/deadline.h"
+#include "tensorbus/status.h"
+
+namespace tensorbus::fabric {
+
+// Every fabric carries messages up to this size: one fragment of the narrowest.
+inline constexpr std::size_t max_message_bytes = 60'000;
+
+struct Message {
+  std::shared_ptr<Peer> from;
+  std::string bytes;
+};
+// A connection that we opened or accepted is ready for use.
+struct PeerUp {
+  std::shared_ptr<Peer> peer;
+};
+// Comes once for every connect() and every PeerUp, after the completions of its operations.
+struct PeerLost {
+  std::shared_ptr<Peer> peer;
+  Status reason;
+};
+
+class Messages {
+ public:
+  virtual const Address& address() const noexcept = 0;
+
+  // PeerUp or PeerLost follows: unreachable, denied, timeout, or invalid_argument when another
+  // process answers than the address names. `secret` is the remote fabric's.
+  virtual std::shared_ptr<Peer> connect(const Address& remote, const std::string& secret,
+                                        Deadline deadline) = 0;
+  // PeerLost follows on both sides; operations that run on it end as cancelled. Nothing if it is
+  // lost already, told or not.
+  virtual void disconnect(Peer& peer) = 0;
+  // From now on the host of this process may connect to us, if only some may. `who` is the caller's
+  // name for it: what it had before is forgotten, and without an address it may connect no more.
+  // For fabrics of networks; others know their callers without it.
+  virtual void admit(const std::string& /*who*/, const std::optional<Address>& /*address*/) {}
+
+  // In order, once each, copied out before the call returns, at most max_message_bytes.
+  // Error(queue_full) when the peer does not take them; try again after a poll().
+  virtual void send(Peer& peer, std::span<const std::byte> message) = 0;
+
+ protected:
+  ~Messages() = default;
+};
+
+}  // namespace tensorbus::fabric
