@@ -147,7 +147,7 @@ MISTAKES = (
                 "    if (!subscription.joined || subscription.started) return;\n",
                 """    if (subscription.started) return;
     if (start->round <= highest_opened_) {
-      context_.links.send(*link, generation_, message.serial, Joined{highest_opened_ + 1});
+      context_.connections.send(*connection, generation_, message.serial, Joined{highest_opened_ + 1});
       return;
     }
     subscription.joined = true;
@@ -157,7 +157,7 @@ MISTAKES = (
                 "src/bus/round/reader.cc",
                 "    if (phase_ != Phase::joining || source.next != 0) return;\n",
                 """    if (phase_ == Phase::started) {
-      return context_.links.send(*link, plan_.generation, serial_, Start{joined->next});
+      return context_.connections.send(*connection, plan_.generation, serial_, Start{joined->next});
     }
     if (phase_ != Phase::joining || source.next != 0) return;
 """,

@@ -20,8 +20,8 @@ constexpr std::size_t most_held = 65'536;
 Agent::Agent(AgentParts parts, AgentOptions options)
     : parts_(std::move(parts)),
       options_(std::move(options)),
-      links_(parts_.fabric, parts_.secret),
-      context_{options_.rank, parts_.fabric,  links_,        operations_,   parts_.directory,
+      connections_(parts_.fabric, parts_.secret),
+      context_{options_.rank, parts_.fabric,  connections_,  operations_,   parts_.directory,
                catalog_,      parts_.channel, parts_.random, parts_.reached},
       incarnation_(parts_.random()) {
   context_.at(Step::started);
@@ -35,7 +35,7 @@ void Agent::step(TimePoint now) {
   for (const DirectoryEvent& event : parts_.directory.poll()) take(event);
   for (const fabric::Event& event : parts_.fabric.poll()) take(event);
   for (const ChannelEvent& event : parts_.channel.poll()) take(event);
-  links_.flush();
+  connections_.flush();
 
   if (std::exchange(changed_pairs_, false)) {
     std::vector<End> ends;
@@ -216,46 +216,47 @@ void Agent::take(const fabric::Event& event) {
   if (const auto* done = std::get_if<fabric::Completion>(&event)) {
     operations_.finish(*done);
   } else if (const auto* message = std::get_if<fabric::Message>(&event)) {
-    const auto read = links_.on_message(*message);
+    const auto read = connections_.on_message(*message);
     if (!read) return;
-    const LinkPtr& link = read->first;
+    const PeerConnectionPtr& connection = read->first;
     const AgentMessage& said = read->second;
     log::trace("bus: rank {} hears {} from {}", rank(), name_of(said.body),
-               to_string(link->peer()->identity()));
+               to_string(connection->peer()->identity()));
     if (std::holds_alternative<Subscribe>(said.body) || std::holds_alternative<Follow>(said.body)) {
-      return take_subscribe(link, said);
+      return take_subscribe(connection, said);
     }
     if (std::holds_alternative<Leave>(said.body)) {
       std::erase_if(held_, [&](const Held& held) {
-        return held.link == link && held.message.serial == said.serial;
+        return held.connection == connection && held.message.serial == said.serial;
       });
     }
-    for (const auto& [key, batch] : batches_) batch->on_message(link, said);
+    for (const auto& [key, batch] : batches_) batch->on_message(connection, said);
   } else if (const auto* up = std::get_if<fabric::PeerUp>(&event)) {
-    const LinkPtr link = links_.on_up(*up);
-    for (const auto& [key, batch] : batches_) batch->on_up(link);
+    const PeerConnectionPtr connection = connections_.on_up(*up);
+    for (const auto& [key, batch] : batches_) batch->on_up(connection);
   } else if (const auto* lost = std::get_if<fabric::PeerLost>(&event)) {
-    const LinkPtr link = links_.on_lost(*lost);
-    if (link == nullptr) return;
+    const PeerConnectionPtr connection = connections_.on_lost(*lost);
+    if (connection == nullptr) return;
     log::debug("bus: rank {} has lost {}: {}", rank(), to_string(lost->peer->identity()),
                lost->reason.message);
-    std::erase_if(held_, [&](const Held& held) { return held.link == link; });
-    for (const auto& [key, batch] : batches_) batch->on_lost(link, lost->reason);
-    for (const auto& batch : ending_) batch->on_lost(link, lost->reason);
+    std::erase_if(held_, [&](const Held& held) { return held.connection == connection; });
+    for (const auto& [key, batch] : batches_) batch->on_lost(connection, lost->reason);
+    for (const auto& batch : ending_) batch->on_lost(connection, lost->reason);
   }
 }
 
-void Agent::take_subscribe(const LinkPtr& link, const AgentMessage& message) {
+void Agent::take_subscribe(const PeerConnectionPtr& connection, const AgentMessage& message) {
   for (const auto& [key, batch] : batches_) {
     const bool follows = std::holds_alternative<Follow>(message.body);
-    const auto taken = follows ? batch->follow(link, message) : batch->subscribe(link, message);
+    const auto taken =
+        follows ? batch->follow(connection, message) : batch->subscribe(connection, message);
     if (taken == Batch::Taken::done) return;
   }
-  if (held_.size() < most_held) held_.push_back({link, message});
+  if (held_.size() < most_held) held_.push_back({connection, message});
 }
 
 void Agent::retry_subscribes() {
-  for (const Held& held : std::exchange(held_, {})) take_subscribe(held.link, held.message);
+  for (const Held& held : std::exchange(held_, {})) take_subscribe(held.connection, held.message);
 }
 
 std::uint64_t Agent::incarnation(std::uint64_t session) {
@@ -373,7 +374,8 @@ void Agent::forget(const std::string& key) noexcept try {
 }
 
 bool Agent::arm() {
-  return parts_.channel.arm() && parts_.directory.arm() && !links_.waiting() && parts_.fabric.arm();
+  return parts_.channel.arm() && parts_.directory.arm() && !connections_.waiting() &&
+         parts_.fabric.arm();
 }
 
 std::array<int, 3> Agent::fds() const noexcept {

@@ -18,7 +18,7 @@
 #include "bus/files/state.h"
 #include "bus/match/pair.h"
 #include "bus/round/context.h"
-#include "bus/round/links.h"
+#include "bus/round/peer_connections.h"
 #include "fabric/core/fabric.h"
 
 namespace tensorbus::bus {
@@ -75,7 +75,7 @@ class Agent {
     std::vector<std::pair<CommandId, Deadline>> waiting;
   };
   struct Held {
-    LinkPtr link;
+    PeerConnectionPtr connection;
     AgentMessage message;
   };
 
@@ -85,7 +85,7 @@ class Agent {
   void take(const DirectoryEvent& event);
   void dispatch(const Submission& submission);
   void fail(CommandId id, const Status& why);
-  void take_subscribe(const LinkPtr& link, const AgentMessage& message);
+  void take_subscribe(const PeerConnectionPtr& connection, const AgentMessage& message);
   void retry_subscribes();
   void beat();
   void write_state();
@@ -124,7 +124,7 @@ class Agent {
 
   AgentParts parts_;
   AgentOptions options_;
-  Links links_;
+  PeerConnections connections_;
   Operations operations_;
   Catalog catalog_;
   Context context_;

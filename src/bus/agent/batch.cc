@@ -541,28 +541,28 @@ TimePoint Batch::wake_at() const {
   return at;
 }
 
-void Batch::on_message(const LinkPtr& link, const AgentMessage& message) {
+void Batch::on_message(const PeerConnectionPtr& connection, const AgentMessage& message) {
   if (source_ != nullptr && source_->knows(message.serial) &&
       message.generation == source_->generation()) {
-    source_->on_message(link, message);
+    source_->on_message(connection, message);
   } else if (herald_ != nullptr && herald_->knows(message.serial)) {
     herald_->on_message(message);
   } else if (reader_ != nullptr && reader_->knows(message.serial)) {
-    reader_->on_message(link, message);
+    reader_->on_message(connection, message);
   }
 }
 
-void Batch::on_up(const LinkPtr& link) {
-  if (herald_ != nullptr) herald_->on_up(link);
-  if (reader_ != nullptr) reader_->on_up(link);
+void Batch::on_up(const PeerConnectionPtr& connection) {
+  if (herald_ != nullptr) herald_->on_up(connection);
+  if (reader_ != nullptr) reader_->on_up(connection);
 }
 
-void Batch::on_lost(const LinkPtr& link, const Status& why) {
-  if (source_ != nullptr) source_->on_lost(*link);
-  if (herald_ != nullptr) herald_->on_lost(link);
+void Batch::on_lost(const PeerConnectionPtr& connection, const Status& why) {
+  if (source_ != nullptr) source_->on_lost(*connection);
+  if (herald_ != nullptr) herald_->on_lost(connection);
   if (reader_ == nullptr) return;
   const bool was_started = reader_->started();
-  reader_->on_lost(link, why);
+  reader_->on_lost(connection, why);
   // A recv that had not begun to read fails, too: the round it waits for may never come.
   if (was_started && reader_->idle() && !queue_.empty() &&
       queue_.front().direction == Direction::recv && reader_->recv() == nullptr) {

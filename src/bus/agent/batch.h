@@ -74,11 +74,11 @@ class Batch {
 
   // Whether it was for this registration; if not yet answerable, it is kept by the caller.
   enum class Taken : std::uint8_t { no, later, done };
-  Taken subscribe(const LinkPtr& link, const AgentMessage& message);
-  Taken follow(const LinkPtr& link, const AgentMessage& message);
-  void on_message(const LinkPtr& link, const AgentMessage& message);
-  void on_up(const LinkPtr& link);
-  void on_lost(const LinkPtr& link, const Status& why);
+  Taken subscribe(const PeerConnectionPtr& connection, const AgentMessage& message);
+  Taken follow(const PeerConnectionPtr& connection, const AgentMessage& message);
+  void on_message(const PeerConnectionPtr& connection, const AgentMessage& message);
+  void on_up(const PeerConnectionPtr& connection);
+  void on_lost(const PeerConnectionPtr& connection, const Status& why);
 
   // What the head of the queue waits for; for the heartbeat.
   std::string current() const;

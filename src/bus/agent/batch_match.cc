@@ -483,15 +483,15 @@ void Batch::join(const Generation& generation, const Passage& passage) {
   reader_->join(std::move(plan));
 }
 
-Batch::Taken Batch::subscribe(const LinkPtr& link, const AgentMessage& message) {
+Batch::Taken Batch::subscribe(const PeerConnectionPtr& connection, const AgentMessage& message) {
   const auto& wish = std::get<Subscribe>(message.body);
   if (wish.batch != key_.batch || closing_) return Taken::no;
   if (!own_) return Taken::later;
   if (wish.group != own_->name) return Taken::no;
   if (source_ == nullptr || message.generation > source_->generation()) return Taken::later;
   const auto refuse = [&](Status status) {
-    context_.links.send(*link, message.generation, message.serial,
-                        Subscribed{std::move(status), 0, 0});
+    context_.connections.send(*connection, message.generation, message.serial,
+                              Subscribed{std::move(status), 0, 0});
     return Taken::done;
   };
   if (message.generation < source_->generation()) {
@@ -521,7 +521,7 @@ Batch::Taken Batch::subscribe(const LinkPtr& link, const AgentMessage& message) 
       if (verify != Verify::off) digests.push_back(digest_of(stream, verify));
       region_->serve(stream_number(message.serial, wish.streams[at]), std::move(stream));
     }
-    source_->subscribe(link, message.serial, {wish.reader, wish.registration, bytes},
+    source_->subscribe(connection, message.serial, {wish.reader, wish.registration, bytes},
                        region_->number(), std::move(digests));
   } catch (const Error& error) {
     return refuse(error.status());
@@ -536,14 +536,14 @@ std::shared_ptr<Digest> Batch::digest_of(const plan::Stream& stream, Verify veri
                                   loan_->lender());
 }
 
-Batch::Taken Batch::follow(const LinkPtr& link, const AgentMessage& message) {
+Batch::Taken Batch::follow(const PeerConnectionPtr& connection, const AgentMessage& message) {
   const auto& wish = std::get<Follow>(message.body);
   if (wish.batch != key_.batch || closing_) return Taken::no;
   if (!own_) return Taken::later;
   if (wish.group != own_->name) return Taken::no;
   if (source_ == nullptr || message.generation > source_->generation()) return Taken::later;
   if (message.generation == source_->generation() && herald_ != nullptr && herald_->is_first()) {
-    herald_->add_follower(link, message.serial);
+    herald_->add_follower(connection, message.serial);
   }
   return Taken::done;
 }

@@ -23,8 +23,8 @@ struct Accepted {
 };
 
 // What both ends share.
-struct Link {
-  explicit Link(std::size_t most) : capacity(most) {}
+struct SharedQueue {
+  explicit SharedQueue(std::size_t most) : capacity(most) {}
 
   const std::size_t capacity;
   std::mutex mutex;
@@ -60,14 +60,14 @@ Status gone() { return {Code::unreachable, "the agent of this process has been s
 
 class MemoryConnection final : public Connection {
  public:
-  MemoryConnection(std::shared_ptr<Link> link, std::uint64_t session)
-      : link_(std::move(link)), session_(session) {}
+  MemoryConnection(std::shared_ptr<SharedQueue> shared, std::uint64_t session)
+      : shared_(std::move(shared)), session_(session) {}
   ~MemoryConnection() override { close(); }
 
   std::shared_ptr<Pending> submit(const Command& command, std::shared_ptr<Loan> loan,
                                   Deadline command_deadline, Deadline accept_deadline) override {
     os::check_not_forked(made_in_, "client");
-    std::unique_lock lock(link_->mutex);
+    std::unique_lock lock(shared_->mutex);
     wait_for_room(lock, accept_deadline);
     return enter(command, std::move(loan), command_deadline);
   }
@@ -79,17 +79,17 @@ class MemoryConnection final : public Connection {
 
   std::shared_ptr<Pending> post(const Command& command) noexcept override {
     if (made_in_ != os::fork_generation()) return nullptr;
-    const std::lock_guard lock(link_->mutex);
-    if (closed_ || !link_->stopped.ok()) return nullptr;
+    const std::lock_guard lock(shared_->mutex);
+    if (closed_ || !shared_->stopped.ok()) return nullptr;
     return enter(command, nullptr, Deadline::never());
   }
 
   QueueState queue(Deadline) override {
-    const std::lock_guard lock(link_->mutex);
+    const std::lock_guard lock(shared_->mutex);
     QueueState state;
-    state.size = link_->queue.size();
-    if (link_->queue.empty()) return state;
-    const Accepted& first = link_->queue.begin()->second;
+    state.size = shared_->queue.size();
+    if (shared_->queue.empty()) return state;
+    const Accepted& first = shared_->queue.begin()->second;
     state.first = first.pending->id();
     state.first_type = first.type;
     state.first_context = first.context;
@@ -105,15 +105,15 @@ class MemoryConnection final : public Connection {
     if (made_in_ != os::fork_generation()) return;
     std::vector<std::shared_ptr<PendingCommand>> orphans;
     {
-      const std::lock_guard lock(link_->mutex);
+      const std::lock_guard lock(shared_->mutex);
       if (std::exchange(closed_, true)) return;
       std::vector<CommandId> mine;
-      for (const auto& [id, position] : link_->position) {
+      for (const auto& [id, position] : shared_->position) {
         if (id.session == session_) mine.push_back(id);
       }
-      for (const CommandId id : mine) orphans.push_back(link_->take(id));
-      if (link_->stopped.ok()) link_->push(SessionLost{session_, {}});
-      link_->room.notify_all();
+      for (const CommandId id : mine) orphans.push_back(shared_->take(id));
+      if (shared_->stopped.ok()) shared_->push(SessionLost{session_, {}});
+      shared_->room.notify_all();
     }
     for (const auto& pending : orphans) {
       pending->complete({.status = {Code::cancelled, "the client was closed"}});
@@ -124,104 +124,105 @@ class MemoryConnection final : public Connection {
   std::shared_ptr<Pending> enter(const Command& command, std::shared_ptr<Loan> loan,
                                  Deadline command_deadline) {
     const CommandId id{session_, ++sequence_};
-    const std::weak_ptr<Link> weak = link_;
+    const std::weak_ptr<SharedQueue> weak = shared_;
     auto pending =
         std::make_shared<PendingCommand>(id, describe(command), [weak, id](const Status& reason) {
-          const auto link = weak.lock();
-          if (link == nullptr) return;
-          const std::lock_guard hold(link->mutex);
-          if (link->position.contains(id)) link->push(Cancelled{id, reason});
+          const auto shared = weak.lock();
+          if (shared == nullptr) return;
+          const std::lock_guard hold(shared->mutex);
+          if (shared->position.contains(id)) shared->push(Cancelled{id, reason});
         });
-    const std::uint64_t position = link_->next_position++;
-    link_->queue.emplace(position,
-                         Accepted{pending, std::string(type_of(command)), context_of(command)});
-    link_->position.emplace(id, position);
-    link_->push(Submission{id, command, command_deadline, std::move(loan)});
+    const std::uint64_t position = shared_->next_position++;
+    shared_->queue.emplace(position,
+                           Accepted{pending, std::string(type_of(command)), context_of(command)});
+    shared_->position.emplace(id, position);
+    shared_->push(Submission{id, command, command_deadline, std::move(loan)});
     return pending;
   }
 
   void wait_for_room(std::unique_lock<std::mutex>& lock, Deadline deadline) {
     const auto has_room = [this] {
       if (closed_) throw Error(Code::failed, "this client is closed");
-      if (!link_->stopped.ok()) throw Error(link_->stopped);
-      return link_->queue.size() < link_->capacity;
+      if (!shared_->stopped.ok()) throw Error(shared_->stopped);
+      return shared_->queue.size() < shared_->capacity;
     };
-    if (wait(lock, link_->room, deadline, has_room)) return;
+    if (wait(lock, shared_->room, deadline, has_room)) return;
     throw Error(Code::queue_full,
-                "the agent's queue holds " + std::to_string(link_->capacity) +
+                "the agent's queue holds " + std::to_string(shared_->capacity) +
                     " commands that are not over; wait for some of them before the next");
   }
 
-  const std::shared_ptr<Link> link_;
+  const std::shared_ptr<SharedQueue> shared_;
   const std::uint64_t session_;
   const unsigned made_in_ = os::fork_generation();
-  std::uint64_t sequence_ = 0;  // as closed_, under the link's mutex
+  std::uint64_t sequence_ = 0;  // as closed_, under the mutex of what both ends share
   bool closed_ = false;
 };
 
 class MemoryChannelEnd final : public MemoryChannel {
  public:
-  explicit MemoryChannelEnd(std::size_t capacity) : link_(std::make_shared<Link>(capacity)) {}
+  explicit MemoryChannelEnd(std::size_t capacity)
+      : shared_(std::make_shared<SharedQueue>(capacity)) {}
 
   ~MemoryChannelEnd() override { fail(gone()); }
 
   void fail(const Status& why) noexcept override {
     std::map<std::uint64_t, Accepted> orphans;
     {
-      const std::lock_guard lock(link_->mutex);
-      if (link_->stopped.ok()) link_->stopped = why;
-      orphans.swap(link_->queue);
-      link_->position.clear();
+      const std::lock_guard lock(shared_->mutex);
+      if (shared_->stopped.ok()) shared_->stopped = why;
+      orphans.swap(shared_->queue);
+      shared_->position.clear();
       // Loans go back now, not with the last client.
-      link_->events.clear();
-      link_->room.notify_all();
+      shared_->events.clear();
+      shared_->room.notify_all();
     }
     for (const auto& [position, accepted] : orphans) accepted.pending->complete({.status = why});
   }
 
   std::shared_ptr<Connection> connect() override {
-    const std::lock_guard lock(link_->mutex);
-    const std::uint64_t session = ++link_->sessions;
-    link_->push(SessionUp{session, ::getpid()});
-    return std::make_shared<MemoryConnection>(link_, session);
+    const std::lock_guard lock(shared_->mutex);
+    const std::uint64_t session = ++shared_->sessions;
+    shared_->push(SessionUp{session, ::getpid()});
+    return std::make_shared<MemoryConnection>(shared_, session);
   }
 
   std::span<const ChannelEvent> poll() override {
     polled_.clear();
-    const std::lock_guard lock(link_->mutex);
-    link_->armed = false;
-    link_->wake.drain();
-    polled_.swap(link_->events);
+    const std::lock_guard lock(shared_->mutex);
+    shared_->armed = false;
+    shared_->wake.drain();
+    polled_.swap(shared_->events);
     return polled_;
   }
 
   void complete(CommandId id, const Outcome& outcome) override {
     std::shared_ptr<PendingCommand> pending;
     {
-      const std::lock_guard lock(link_->mutex);
-      pending = link_->take(id);
+      const std::lock_guard lock(shared_->mutex);
+      pending = shared_->take(id);
     }
     if (pending != nullptr) pending->complete(outcome);
   }
 
   void progress(CommandId id, std::int64_t done, std::int64_t total) noexcept override {
-    const std::lock_guard lock(link_->mutex);
-    const auto found = link_->position.find(id);
-    if (found != link_->position.end()) {
-      link_->queue.at(found->second).pending->progress(done, total);
+    const std::lock_guard lock(shared_->mutex);
+    const auto found = shared_->position.find(id);
+    if (found != shared_->position.end()) {
+      shared_->queue.at(found->second).pending->progress(done, total);
     }
   }
 
   bool arm() override {
-    const std::lock_guard lock(link_->mutex);
-    link_->armed = link_->events.empty();
-    return link_->armed;
+    const std::lock_guard lock(shared_->mutex);
+    shared_->armed = shared_->events.empty();
+    return shared_->armed;
   }
 
-  int fd() const noexcept override { return link_->wake.get(); }
+  int fd() const noexcept override { return shared_->wake.get(); }
 
  private:
-  const std::shared_ptr<Link> link_;
+  const std::shared_ptr<SharedQueue> shared_;
   std::vector<ChannelEvent> polled_;
 };
 

@@ -8,7 +8,7 @@
 #include "bus/channel/channel.h"
 #include "bus/directory/catalog.h"
 #include "bus/directory/directory.h"
-#include "bus/round/links.h"
+#include "bus/round/peer_connections.h"
 #include "bus/round/step.h"
 #include "fabric/core/fabric.h"
 #include "tensorbus/deadline.h"
@@ -44,7 +44,7 @@ class Operations {
 struct Context {
   Rank rank = 0;
   fabric::Fabric& fabric;
-  Links& links;
+  PeerConnections& connections;
   Operations& operations;
   Directory& directory;
   Catalog& catalog;

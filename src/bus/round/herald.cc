@@ -27,29 +27,29 @@ void Herald::follow() {
   asked_ = false;
   serial_ = context_.random();
   try {
-    link_ = context_.links.open(*address_, Deadline(context_.now + connect_patience));
-    if (link_->up()) ask();
+    connection_ = context_.connections.open(*address_, Deadline(context_.now + connect_patience));
+    if (connection_->up()) ask();
   } catch (const Error& error) {
     log::debug("bus: rank {}: the first sender, rank {}, is not reached: {}", context_.rank, first_,
                error.what());
-    link_ = nullptr;
+    connection_ = nullptr;
     retry_at_ = context_.now + between_tries;
   }
 }
 
 void Herald::ask() {
   if (std::exchange(asked_, true)) return;
-  context_.links.send(*link_, generation_, serial_, wish_);
+  context_.connections.send(*connection_, generation_, serial_, wish_);
 }
 
-void Herald::on_up(const LinkPtr& link) {
-  if (link == link_) ask();
+void Herald::on_up(const PeerConnectionPtr& connection) {
+  if (connection == connection_) ask();
 }
 
-void Herald::on_lost(const LinkPtr& link) {
-  std::erase_if(followers_, [&](const Follower& each) { return each.link == link; });
-  if (link_ == nullptr || link != link_) return;
-  link_ = nullptr;
+void Herald::on_lost(const PeerConnectionPtr& connection) {
+  std::erase_if(followers_, [&](const Follower& each) { return each.connection == connection; });
+  if (connection_ == nullptr || connection != connection_) return;
+  connection_ = nullptr;
   retry_at_ = context_.now + between_tries;
 }
 
@@ -57,15 +57,15 @@ void Herald::step() {
   if (retry_at_ <= context_.now) follow();
 }
 
-void Herald::add_follower(const LinkPtr& link, std::uint64_t serial) {
-  followers_.push_back({link, serial});
-  if (begun_ != 0) context_.links.send(*link, generation_, serial, Begun{begun_});
-  if (ended_.round != 0) context_.links.send(*link, generation_, serial, ended_);
+void Herald::add_follower(const PeerConnectionPtr& connection, std::uint64_t serial) {
+  followers_.push_back({connection, serial});
+  if (begun_ != 0) context_.connections.send(*connection, generation_, serial, Begun{begun_});
+  if (ended_.round != 0) context_.connections.send(*connection, generation_, serial, ended_);
 }
 
 void Herald::tell_all(const MessageBody& body) {
   for (const Follower& each : followers_) {
-    context_.links.send(*each.link, generation_, each.serial, body);
+    context_.connections.send(*each.connection, generation_, each.serial, body);
   }
 }
 

@@ -22,22 +22,24 @@ class Herald {
   Rank first() const noexcept { return first_; }
 
   // The first sender tells those who follow; who comes late is told what it has missed.
-  void add_follower(const LinkPtr& link, std::uint64_t serial);
+  void add_follower(const PeerConnectionPtr& connection, std::uint64_t serial);
   void tell_begun(std::int64_t round);
   void tell_ended(std::int64_t round, std::map<Rank, ReaderOutcome> readers);
   std::int64_t last_ended() const noexcept { return ended_.round; }
 
   // The others hear of it.
-  bool knows(std::uint64_t serial) const noexcept { return link_ != nullptr && serial == serial_; }
+  bool knows(std::uint64_t serial) const noexcept {
+    return connection_ != nullptr && serial == serial_;
+  }
   void on_message(const AgentMessage& message);
-  void on_up(const LinkPtr& link);
-  void on_lost(const LinkPtr& link);
+  void on_up(const PeerConnectionPtr& connection);
+  void on_lost(const PeerConnectionPtr& connection);
   bool has_begun(std::int64_t round) const noexcept;
   // How a round ended for all readers; nothing while that is not known. Of a round that a later one
   // followed only that it ended.
   std::optional<std::map<Rank, ReaderOutcome>> ending(std::int64_t round) const;
   // Nobody is there who could tell.
-  bool is_alone() const noexcept { return link_ == nullptr; }
+  bool is_alone() const noexcept { return connection_ == nullptr; }
 
   // Follows again after the connection was lost.
   void step();
@@ -45,7 +47,7 @@ class Herald {
 
  private:
   struct Follower {
-    LinkPtr link;
+    PeerConnectionPtr connection;
     std::uint64_t serial = 0;
   };
 
@@ -59,7 +61,7 @@ class Herald {
   const Rank first_;
   const std::optional<fabric::Address> address_;
   std::vector<Follower> followers_;
-  LinkPtr link_;  // to the first sender
+  PeerConnectionPtr connection_;  // to the first sender
   std::uint64_t serial_ = 0;
   bool asked_ = false;
   TimePoint retry_at_ = TimePoint::max();

@@ -35,11 +35,11 @@ void Reader::join(JoinPlan plan) {
   for (const auto& [rank, address] : plan_.sources) {
     SourceEnd& source = sources_[rank];
     try {
-      source.link = context_.links.open(address, deadline);
+      source.connection = context_.connections.open(address, deadline);
     } catch (const Error& error) {
       return fail_joining(fmt::format("rank {}: {}", rank, error.what()));
     }
-    if (source.link->up()) ask(rank, source);
+    if (source.connection->up()) ask(rank, source);
   }
   join_all_when_ready();
 }
@@ -55,14 +55,14 @@ void Reader::ask(Rank rank, SourceEnd& source) {
     if (std::ranges::find(ranks, rank) == ranks.end()) continue;
     wish.streams.push_back(static_cast<std::int64_t>(at));
   }
-  context_.links.send(*source.link, plan_.generation, serial_, std::move(wish));
+  context_.connections.send(*source.connection, plan_.generation, serial_, std::move(wish));
 }
 
 void Reader::fail_joining(const std::string& why) {
   trouble_ = why;
   for (auto& [rank, source] : sources_) {
-    if (source.link && source.asked) {
-      context_.links.send(*source.link, plan_.generation, serial_, Leave{});
+    if (source.connection && source.asked) {
+      context_.connections.send(*source.connection, plan_.generation, serial_, Leave{});
     }
   }
   sources_.clear();
@@ -89,17 +89,17 @@ bool Reader::goes_on(std::int64_t last_round) const {
   return (recv_ != nullptr ? recv_->round() : choice().round) <= last_round;
 }
 
-void Reader::on_up(const LinkPtr& link) {
+void Reader::on_up(const PeerConnectionPtr& connection) {
   if (phase_ != Phase::subscribing) return;
   for (auto& [rank, source] : sources_) {
-    if (source.link == link && !source.asked) ask(rank, source);
+    if (source.connection == connection && !source.asked) ask(rank, source);
   }
 }
 
-void Reader::on_lost(const LinkPtr& link, const Status& why) {
+void Reader::on_lost(const PeerConnectionPtr& connection, const Status& why) {
   if (phase_ == Phase::idle) return;
   for (const auto& [rank, source] : sources_) {
-    if (source.link != link) continue;
+    if (source.connection != connection) continue;
     const bool was_started = started();
     const Status status{Code::peer_lost,
                         fmt::format("sender rank {} was lost: {}", rank, why.message)};
@@ -113,10 +113,10 @@ void Reader::on_lost(const LinkPtr& link, const Status& why) {
   }
 }
 
-void Reader::on_message(const LinkPtr& link, const AgentMessage& message) {
+void Reader::on_message(const PeerConnectionPtr& connection, const AgentMessage& message) {
   if (message.generation != plan_.generation) return;
-  const auto found =
-      std::ranges::find_if(sources_, [&](const auto& entry) { return entry.second.link == link; });
+  const auto found = std::ranges::find_if(
+      sources_, [&](const auto& entry) { return entry.second.connection == connection; });
   if (found == sources_.end()) return;
   auto& [rank, source] = *found;
   if (const auto* subscribed = std::get_if<Subscribed>(&message.body)) {
@@ -157,7 +157,8 @@ void Reader::on_subscribed(Rank rank, SourceEnd& source, const Subscribed& answe
   if (phase_ != Phase::subscribing || source.region != nullptr) return;
   if (!answer.status.ok()) {
     // It has no word left for us on this connection; a new one starts afresh.
-    if (answer.status.code == Code::queue_full) context_.fabric.disconnect(*source.link->peer());
+    if (answer.status.code == Code::queue_full)
+      context_.fabric.disconnect(*source.connection->peer());
     return fail_joining(fmt::format("rank {}: {}", rank, answer.status.message));
   }
   source.word = answer.word;
@@ -172,7 +173,7 @@ void Reader::on_subscribed(Rank rank, SourceEnd& source, const Subscribed& answe
         self->join_all_when_ready();
       });
   try {
-    context_.fabric.attach(*source.link->peer(), answer.region, id, Deadline::never());
+    context_.fabric.attach(*source.connection->peer(), answer.region, id, Deadline::never());
   } catch (const Error& error) {
     context_.operations.forget(id);
     fail_joining(fmt::format("rank {}: {}", rank, error.what()));
@@ -186,7 +187,7 @@ void Reader::join_all_when_ready() {
   phase_ = Phase::joining;
   context_.at(Step::joining);
   for (const auto& [rank, source] : sources_) {
-    context_.links.send(*source.link, plan_.generation, serial_, Join{});
+    context_.connections.send(*source.connection, plan_.generation, serial_, Join{});
   }
   start_when_joined();
 }
@@ -203,7 +204,7 @@ void Reader::start_when_joined() {
   backoff_ = Duration::zero();
   trouble_.clear();
   for (auto& [rank, source] : sources_) {
-    context_.links.send(*source.link, plan_.generation, serial_, Start{first});
+    context_.connections.send(*source.connection, plan_.generation, serial_, Start{first});
     if (source.view.floor < first) source.view = {first, false};
   }
   log::debug("bus: rank {} reads batch \"{}\" from round {} on", context_.rank, plan_.batch, first);
@@ -251,7 +252,7 @@ void Reader::pass_over(Mark mark) {
 void Reader::start_recv(std::int64_t round) {
   std::vector<RecvCommit> commits;
   for (const auto& [rank, source] : sources_) {
-    commits.push_back({rank, source.link, lent(source), source.word});
+    commits.push_back({rank, source.connection, lent(source), source.word});
   }
   recv_ = std::make_shared<Recv>(context_, plan_.generation, serial_, sources_.empty() ? 0 : round,
                                  sources_.empty() ? 0 : sources_.begin()->second.version,
@@ -348,18 +349,18 @@ void Reader::swap_word(Rank rank, std::int64_t round, std::uint64_t ticket, Mark
   fabric::Source lent_source = lent(source);
   lent_source.ticket = ticket;
   const RoundWord offered{Mark::offered, round};
-  const auto id = context_.operations.add([weak = weak_from_this(), link = source.link, rank, round,
-                                           mark, serial = serial_, generation = plan_.generation,
-                                           &context = context_](const fabric::Completion& done) {
-    const RoundWord before = unpack(done.value);
-    if (done.status.ok() && before == RoundWord{Mark::offered, round}) {
-      context.links.send(*link, generation, serial, Look{round});
-    }
-    const auto self = weak.lock();
-    if (self == nullptr) return;
-    // Whatever it was before: it is offered no more, or its memory was taken back.
-    self->on_word(rank, serial, round, {mark, round});
-  });
+  const auto id = context_.operations.add(
+      [weak = weak_from_this(), connection = source.connection, rank, round, mark, serial = serial_,
+       generation = plan_.generation, &context = context_](const fabric::Completion& done) {
+        const RoundWord before = unpack(done.value);
+        if (done.status.ok() && before == RoundWord{Mark::offered, round}) {
+          context.connections.send(*connection, generation, serial, Look{round});
+        }
+        const auto self = weak.lock();
+        if (self == nullptr) return;
+        // Whatever it was before: it is offered no more, or its memory was taken back.
+        self->on_word(rank, serial, round, {mark, round});
+      });
   try {
     context_.fabric.swap({lent_source, source.word, pack(offered), pack(RoundWord{mark, round})},
                          id, Deadline::never());
@@ -399,7 +400,7 @@ std::map<Rank, std::int64_t> Reader::offering() const {
   for (const auto& [rank, source] : sources_) {
     if (!source.view.offered) continue;
     // Where it is in sight the word is the truth; what was said may be over.
-    const auto& peer = source.link->peer();
+    const auto& peer = source.connection->peer();
     if (!peer->up()) continue;  // its loss is on the way
     const auto* word = context_.fabric.watch(*peer, source.word);
     if (word != nullptr && unpack(word->load(std::memory_order_acquire)).over()) continue;

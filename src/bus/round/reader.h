@@ -68,12 +68,12 @@ class Reader : public std::enable_shared_from_this<Reader> {
   // Ends its subscriptions at all sources; a recv that runs fails with this, naming `rank`.
   void leave(const Status& why, std::optional<Rank> rank);
 
-  void on_up(const LinkPtr& link);
-  void on_lost(const LinkPtr& link, const Status& why);
+  void on_up(const PeerConnectionPtr& connection);
+  void on_lost(const PeerConnectionPtr& connection, const Status& why);
   bool knows(std::uint64_t serial) const noexcept {
     return phase_ != Phase::idle && serial == serial_;
   }
-  void on_message(const LinkPtr& link, const AgentMessage& message);
+  void on_message(const PeerConnectionPtr& connection, const AgentMessage& message);
 
   // Skips what must be skipped and, if a recv is wanted and none runs, starts it when it can.
   void step(bool wanted);
@@ -97,7 +97,7 @@ class Reader : public std::enable_shared_from_this<Reader> {
  private:
   enum class Phase : std::uint8_t { idle, subscribing, joining, started };
   struct SourceEnd {
-    LinkPtr link;
+    PeerConnectionPtr connection;
     bool asked = false;
     std::shared_ptr<const fabric::RemoteRegion> region;
     std::uint32_t word = 0;
@@ -135,7 +135,7 @@ class Reader : public std::enable_shared_from_this<Reader> {
     return view.floor > round || (view.floor == round && view.offered);
   }
   fabric::Source lent(const SourceEnd& source) const {
-    return {source.link->peer(), source.region, source.ticket};
+    return {source.connection->peer(), source.region, source.ticket};
   }
 
   Context& context_;

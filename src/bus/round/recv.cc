@@ -162,8 +162,8 @@ void Recv::tell_sources() {
     }
   }
   for (const RecvCommit& commit : commits_) {
-    context_.links.send(*commit.link, generation_, serial_,
-                        Moved{round_, read_from[commit.source.peer.get()]});
+    context_.connections.send(*commit.connection, generation_, serial_,
+                              Moved{round_, read_from[commit.source.peer.get()]});
   }
 }
 
@@ -264,7 +264,7 @@ void Recv::on_committed(std::size_t at, const fabric::Completion& completion) {
   const bool swapped = completion.status.ok() && completion.value == offered;
   if (swapped) {
     // Also of a recv that was given up: the source must know that its memory is free.
-    context_.links.send(*commit.link, generation_, serial_, Look{round_});
+    context_.connections.send(*commit.connection, generation_, serial_, Look{round_});
   }
   if (state_ != RecvState::committing) return;
   --left_;

@@ -27,7 +27,7 @@ struct RecvPart {
 // One source's word.
 struct RecvCommit {
   Rank rank = 0;
-  LinkPtr link;
+  PeerConnectionPtr connection;
   fabric::Source source;
   std::uint32_t word = 0;
 };

@@ -27,7 +27,7 @@ RoundWord Source::settle(Subscription& subscription, Mark mark) {
   return unpack(seen);
 }
 
-void Source::subscribe(const LinkPtr& link, std::uint64_t serial, Subscriber reader,
+void Source::subscribe(const PeerConnectionPtr& connection, std::uint64_t serial, Subscriber reader,
                        std::uint64_t region, std::vector<std::shared_ptr<Digest>> digests) {
   if (subscriptions_.contains(serial)) return;
   for (auto each = subscriptions_.begin(); each != subscriptions_.end();) {
@@ -36,25 +36,25 @@ void Source::subscribe(const LinkPtr& link, std::uint64_t serial, Subscriber rea
   }
   try {
     Subscription subscription;
-    subscription.link = link;
+    subscription.connection = connection;
     subscription.reader = reader.rank;
     subscription.registration = reader.registration;
     subscription.bytes = reader.bytes;
     subscription.digests = std::move(digests);
-    subscription.word = context_.fabric.make_word(*link->peer(), pack(RoundWord{}));
+    subscription.word = context_.fabric.make_word(*connection->peer(), pack(RoundWord{}));
     const Subscribed answer{{}, region, subscription.word.number};
     subscriptions_.emplace(serial, std::move(subscription));
     lost_.erase(reader.rank);
     context_.at(Step::subscribed);
-    context_.links.send(*link, generation_, serial, answer);
+    context_.connections.send(*connection, generation_, serial, answer);
   } catch (const Error& error) {
-    context_.links.send(*link, generation_, serial, Subscribed{error.status(), 0, 0});
+    context_.connections.send(*connection, generation_, serial, Subscribed{error.status(), 0, 0});
   }
 }
 
-void Source::on_message(const LinkPtr& link, const AgentMessage& message) {
+void Source::on_message(const PeerConnectionPtr& connection, const AgentMessage& message) {
   const auto found = subscriptions_.find(message.serial);
-  if (found == subscriptions_.end() || found->second.link != link) return;
+  if (found == subscriptions_.end() || found->second.connection != connection) return;
   Subscription& subscription = found->second;
   if (std::holds_alternative<Join>(message.body)) {
     if (subscription.joined) return;
@@ -62,7 +62,7 @@ void Source::on_message(const LinkPtr& link, const AgentMessage& message) {
     context_.at(Step::holding);
     subscription.start = highest_opened_ + 1;
     subscription.counts_since = context_.now;
-    context_.links.send(*link, generation_, message.serial, Joined{subscription.start});
+    context_.connections.send(*connection, generation_, message.serial, Joined{subscription.start});
   } else if (const auto* start = std::get_if<Start>(&message.body)) {
     if (!subscription.joined || subscription.started) return;
     if (subscription.in_round && open_->round < start->round) {
@@ -84,10 +84,10 @@ void Source::on_message(const LinkPtr& link, const AgentMessage& message) {
   // Look: whoever asks finished() looks.
 }
 
-void Source::on_lost(const Link& link) {
+void Source::on_lost(const PeerConnection& connection) {
   for (auto each = subscriptions_.begin(); each != subscriptions_.end();) {
     const auto& [serial, subscription] = *each++;
-    if (subscription.link.get() != &link) continue;
+    if (subscription.connection.get() != &connection) continue;
     lost_[subscription.reader] = subscription.registration;
     end_subscription(serial, "the connection is lost", false);
   }
@@ -134,11 +134,11 @@ void Source::send_sums(const Subscription& subscription, std::uint64_t serial) {
   }
   for (std::size_t first = 0; first < all.size(); first += most_sums) {
     const std::size_t end = std::min(all.size(), first + most_sums);
-    context_.links.send(*subscription.link, generation_, serial,
-                        Sums{open_->round,
-                             first,
-                             {all.begin() + static_cast<std::ptrdiff_t>(first),
-                              all.begin() + static_cast<std::ptrdiff_t>(end)}});
+    context_.connections.send(*subscription.connection, generation_, serial,
+                              Sums{open_->round,
+                                   first,
+                                   {all.begin() + static_cast<std::ptrdiff_t>(first),
+                                    all.begin() + static_cast<std::ptrdiff_t>(end)}});
   }
 }
 
@@ -155,7 +155,8 @@ void Source::open(std::int64_t round, std::uint64_t ticket, std::int64_t version
     send_sums(subscription, serial);
     subscription.word.value->store(pack(RoundWord{Mark::offered, round}),
                                    std::memory_order_release);
-    context_.links.send(*subscription.link, generation_, serial, Offer{round, ticket, version});
+    context_.connections.send(*subscription.connection, generation_, serial,
+                              Offer{round, ticket, version});
   }
 }
 
@@ -277,7 +278,8 @@ void Source::end_subscription(std::uint64_t serial, const std::string& why, bool
 void Source::say_over(const Subscription& subscription, std::uint64_t serial,
                       const std::string& why) {
   const RoundWord word = word_of(subscription);
-  context_.links.send(*subscription.link, generation_, serial, Over{word.round, word.mark, why});
+  context_.connections.send(*subscription.connection, generation_, serial,
+                            Over{word.round, word.mark, why});
 }
 
 }  // namespace tensorbus::bus

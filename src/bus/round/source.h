@@ -33,12 +33,12 @@ class Source {
     std::uint64_t registration = 0;
     std::int64_t bytes = 0;  // that it reads here in a round
   };
-  void subscribe(const LinkPtr& link, std::uint64_t serial, Subscriber reader, std::uint64_t region,
-                 std::vector<std::shared_ptr<Digest>> digests);
+  void subscribe(const PeerConnectionPtr& connection, std::uint64_t serial, Subscriber reader,
+                 std::uint64_t region, std::vector<std::shared_ptr<Digest>> digests);
   // One that another reader uses, if it would be the same.
   std::shared_ptr<Digest> find_digest(const plan::Stream& stream, Verify verify) const;
-  void on_message(const LinkPtr& link, const AgentMessage& message);
-  void on_lost(const Link& link);
+  void on_message(const PeerConnectionPtr& connection, const AgentMessage& message);
+  void on_lost(const PeerConnection& connection);
 
   // At some time, whatever it has done since.
   bool has_started(Rank reader) const;
@@ -76,7 +76,7 @@ class Source {
 
  private:
   struct Subscription {
-    LinkPtr link;
+    PeerConnectionPtr connection;
     Rank reader = 0;
     std::uint64_t registration = 0;
     fabric::Word word;

@@ -20,16 +20,16 @@ namespace tensorbus::bus {
 inline constexpr Duration connect_patience = std::chrono::seconds(5);
 
 // One connection, whoever opened it. Readers open it, sources answer on it.
-class Link {
+class PeerConnection {
  public:
-  explicit Link(std::shared_ptr<fabric::Peer> peer) : peer_(std::move(peer)) {}
+  explicit PeerConnection(std::shared_ptr<fabric::Peer> peer) : peer_(std::move(peer)) {}
 
   const std::shared_ptr<fabric::Peer>& peer() const noexcept { return peer_; }
   bool up() const noexcept { return up_ && !lost_; }
   bool lost() const noexcept { return lost_; }
 
  private:
-  friend class Links;
+  friend class PeerConnections;
   std::shared_ptr<fabric::Peer> peer_;
   bool up_ = false;
   bool lost_ = false;
@@ -37,33 +37,37 @@ class Link {
   std::uint64_t received_ = 0;
   std::deque<std::string> waiting_;
 };
-using LinkPtr = std::shared_ptr<Link>;
+using PeerConnectionPtr = std::shared_ptr<PeerConnection>;
 
-class Links {
+class PeerConnections {
  public:
-  Links(fabric::Fabric& fabric, std::string secret) : fabric_(fabric), secret_(std::move(secret)) {}
+  PeerConnections(fabric::Fabric& fabric, std::string secret)
+      : fabric_(fabric), secret_(std::move(secret)) {}
 
   // The connection to this agent that we opened, or a new one.
-  LinkPtr open(const fabric::Address& remote, Deadline deadline);
-  void send(Link& link, std::int64_t generation, std::uint64_t serial, MessageBody body);
+  PeerConnectionPtr open(const fabric::Address& remote, Deadline deadline);
+  void send(PeerConnection& connection, std::int64_t generation, std::uint64_t serial,
+            MessageBody body);
   // Tries again to send what waits.
   void flush();
   bool waiting() const noexcept;
 
   // Fabric events. What is malformed or out of order ends the connection: throws nothing, gives
   // nothing.
-  LinkPtr on_up(const fabric::PeerUp& up);
-  LinkPtr on_lost(const fabric::PeerLost& lost);
-  std::optional<std::pair<LinkPtr, AgentMessage>> on_message(const fabric::Message& message);
+  PeerConnectionPtr on_up(const fabric::PeerUp& up);
+  PeerConnectionPtr on_lost(const fabric::PeerLost& lost);
+  std::optional<std::pair<PeerConnectionPtr, AgentMessage>> on_message(
+      const fabric::Message& message);
 
  private:
-  LinkPtr find(const fabric::Peer* peer) const;
+  PeerConnectionPtr find(const fabric::Peer* peer) const;
 
   fabric::Fabric& fabric_;
   std::string secret_;
-  std::map<std::pair<Id16, std::string>, LinkPtr> opened_;  // by the remote's id and address
-  std::map<const fabric::Peer*, LinkPtr> links_;            // all; only ever looked up
-  std::vector<LinkPtr> congested_;
+  std::map<std::pair<Id16, std::string>, PeerConnectionPtr>
+      opened_;                                                    // by the remote's id and address
+  std::map<const fabric::Peer*, PeerConnectionPtr> connections_;  // all; only ever looked up
+  std::vector<PeerConnectionPtr> congested_;
 };
 
 }  // namespace tensorbus::bus
