@@ -7,6 +7,7 @@
 #include <vector>
 
 #include "base/config.h"
+#include "base/seldom.h"
 #include "tensorbus/status.h"
 
 namespace tensorbus {
@@ -63,6 +64,16 @@ TEST(Config, KnowsItsOwnVariablesAndNoOthers) {
 }
 
 TEST(Config, HasFewerThanTwentySettings) { EXPECT_LT(config::settings().size(), 20U); }
+
+TEST(SeldomTest, TheFirstIsToldAndThenOneInAWhile) {
+  using namespace std::chrono_literals;
+  Seldom seldom(10s);
+  EXPECT_TRUE(seldom.due(TimePoint(1s)));
+  EXPECT_FALSE(seldom.due(TimePoint(1s)));
+  EXPECT_FALSE(seldom.due(TimePoint(10s)));
+  EXPECT_TRUE(seldom.due(TimePoint(11s)));
+  EXPECT_FALSE(seldom.due(TimePoint(20s)));
+}
 
 }  // namespace
 }  // namespace tensorbus

@@ -141,25 +141,27 @@ MISTAKES = (
     Mistake(
         "JOIN does not hold, START is repeated",
         (
-            ("src/bus/round/source.cc", "    subscription.joined = true;\n", ""),
+            ("src/bus/round/source.cc", "  subscription.joined = true;\n", ""),
             (
                 "src/bus/round/source.cc",
-                "    if (!subscription.joined || subscription.started) return;\n",
-                """    if (subscription.started) return;
-    if (start->round <= highest_opened_) {
-      context_.connections.send(*connection, generation_, message.serial, Joined{highest_opened_ + 1});
-      return;
-    }
-    subscription.joined = true;
+                "  if (!subscription.joined || subscription.started) return;\n",
+                """  if (subscription.started) return;
+  if (start.round <= highest_opened_) {
+    context_.connections.send(*subscription.connection, generation_, serial,
+                              Joined{highest_opened_ + 1});
+    return;
+  }
+  subscription.joined = true;
 """,
             ),
             (
                 "src/bus/round/reader.cc",
-                "    if (phase_ != Phase::joining || source.next != 0) return;\n",
-                """    if (phase_ == Phase::started) {
-      return context_.connections.send(*connection, plan_.generation, serial_, Start{joined->next});
-    }
-    if (phase_ != Phase::joining || source.next != 0) return;
+                "  if (phase_ != Phase::joining || source.next != 0) return;\n",
+                """  if (phase_ == Phase::started) {
+    return context_.connections.send(*source.connection, plan_.generation, serial_,
+                                     Start{joined.next});
+  }
+  if (phase_ != Phase::joining || source.next != 0) return;
 """,
             ),
         ),
@@ -247,7 +249,7 @@ FOUND_ELSEWHERE = (
         "a registration that is tried again keeps its number",
         (
             (
-                "src/bus/client/renew.cc",
+                "src/bus/client/client.cc",
                 "command.registration = number;",
                 "static_cast<void>(command), static_cast<void>(number);",
             ),

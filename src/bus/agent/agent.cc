@@ -6,6 +6,7 @@
 
 #include "base/clock.h"
 #include "base/log.h"
+#include "base/overloaded.h"
 #include "bus/files/heartbeat.h"
 
 namespace tensorbus::bus {
@@ -48,7 +49,7 @@ void Agent::step(TimePoint now) {
   for (auto& [end, here] : pairs_) end_waiting(here);
   std::erase_if(deferred_, [&](const Submission& each) {
     if (each.deadline.at() > now) return false;
-    fail(each.id, {Code::timeout, "the pair that it names was not ready in time"});
+    answer(each.id, {Code::timeout, "the pair that it names was not ready in time"});
     return true;
   });
   for (const auto& [key, batch] : batches_) batch->step();
@@ -99,100 +100,118 @@ void Agent::announce_batches() {
   }
 }
 
-void Agent::fail(CommandId id, const Status& why) {
+void Agent::answer(CommandId id, const Status& status) {
   Outcome outcome;
-  outcome.status = why;
+  outcome.status = status;
   parts_.channel.complete(id, outcome);
 }
 
 void Agent::take(const ChannelEvent& event) {
-  if (const auto* submission = std::get_if<Submission>(&event)) {
-    dispatch(*submission);
-  } else if (const auto* cancelled = std::get_if<Cancelled>(&event)) {
-    for (auto& [end, here] : pairs_) {
-      if (std::erase_if(here.waiting,
-                        [&](const auto& each) { return each.first == cancelled->id; }) > 0) {
-        fail(cancelled->id, cancelled->reason);
-        const End ended = end;
-        if (!here.lasts && here.waiting.empty()) drop_pair(ended, here.session);
-        return;
-      }
-    }
-    if (std::erase_if(deferred_, [&](const auto& each) { return each.id == cancelled->id; }) > 0) {
-      return fail(cancelled->id, cancelled->reason);
-    }
-    for (const auto& [key, batch] : batches_) {
-      if (batch->cancel(cancelled->id, cancelled->reason)) return;
-    }
-    for (const auto& batch : ending_) {
-      if (batch->cancel(cancelled->id, cancelled->reason)) return;
-    }
-  } else if (const auto* up = std::get_if<SessionUp>(&event)) {
-    const bool fresh = !sessions_.contains(up->session);
-    incarnation(up->session);
-    if (fresh) restore(up->session);
-  } else if (const auto* lost = std::get_if<SessionLost>(&event)) {
-    const bool closed = lost->reason.ok();
-    end_session(lost->session,
-                closed ? Status{Code::cancelled, "the client was closed"} : lost->reason,
-                closed ? Batch::Manner::orderly : Batch::Manner::lost);
-  }
+  std::visit(Overloaded{
+                 [&](const Submission& submission) { dispatch(submission); },
+                 [&](const Cancelled& cancelled) { cancel(cancelled.id, cancelled.reason); },
+                 [&](const SessionUp& up) { begin_session(up.session); },
+                 [&](const SessionLost& lost) {
+                   const bool closed = lost.reason.ok();
+                   end_session(
+                       lost.session,
+                       closed ? Status{Code::cancelled, "the client was closed"} : lost.reason,
+                       closed ? Batch::Manner::orderly : Batch::Manner::lost);
+                 },
+             },
+             event);
 }
 
 void Agent::dispatch(const Submission& submission) {
   try {
     if (closing_) throw Error(Code::cancelled, "the agent stops");
     if (!replaced_.ok()) throw Error(replaced_);
-    if (const auto* pair = std::get_if<InitPair>(&submission.command)) {
-      init_pair(submission, *pair);
-    } else if (const auto* batch = std::get_if<RegisterBatch>(&submission.command)) {
-      register_batch(submission, *batch);
-    } else if (const auto* moved = std::get_if<Transfer>(&submission.command)) {
-      transfer(submission, *moved);
-    } else if (const auto* asked = std::get_if<QuerySignal>(&submission.command)) {
-      query(submission, *asked);
-    } else if (const auto* versions = std::get_if<QueryVersions>(&submission.command)) {
-      query_versions(submission, *versions);
-    } else if (const auto* closed = std::get_if<CloseBatch>(&submission.command)) {
-      close_batch(submission, *closed);
-    }
+    std::visit(Overloaded{
+                   [&](const InitPair& pair) { init_pair(submission, pair); },
+                   [&](const RegisterBatch& batch) { register_batch(submission, batch); },
+                   [&](const Transfer& moved) { transfer(submission, moved); },
+                   [&](const QuerySignal& asked) { query(submission, asked); },
+                   [&](const QueryVersions& asked) { query_versions(submission, asked); },
+                   [&](const CloseBatch& closed) { close_batch(submission, closed); },
+               },
+               submission.command);
   } catch (...) {
-    fail(submission.id, current_exception_status());
+    answer(submission.id, current_exception_status());
   }
 }
 
+void Agent::cancel(CommandId id, const Status& reason) {
+  for (auto& [end, here] : pairs_) {
+    if (std::erase_if(here.waiting, [&](const auto& each) { return each.first == id; }) > 0) {
+      answer(id, reason);
+      const End ended = end;
+      if (!here.lasts && here.waiting.empty()) drop_pair(ended, here.session);
+      return;
+    }
+  }
+  if (std::erase_if(deferred_, [&](const auto& each) { return each.id == id; }) > 0) {
+    return answer(id, reason);
+  }
+  for (const auto& [key, batch] : batches_) {
+    if (batch->cancel(id, reason)) return;
+  }
+  for (const auto& batch : ending_) {
+    if (batch->cancel(id, reason)) return;
+  }
+}
+
+void Agent::begin_session(std::uint64_t session) {
+  const bool fresh = !sessions_.contains(session);
+  incarnation(session);
+  if (fresh) restore(session);
+}
+
 void Agent::take(const DirectoryEvent& event) {
-  if (const auto* changed = std::get_if<Changed>(&event)) {
-    const auto key = catalog_.apply(*changed);
-    if (!key) return;
-    if (const auto* agent = std::get_if<AgentKey>(&*key);
-        agent != nullptr && agent->rank == rank()) {
-      look_at_self(changed->value);
-    } else if (agent != nullptr || std::holds_alternative<CallerKey>(*key)) {
-      admit(*changed);
-    }
-    if (std::holds_alternative<PairKey>(*key)) changed_pairs_ = true;
-    if (const auto* batch = std::get_if<BatchKey>(&*key)) changed_.insert(batch->batch);
-    if (const auto* generation = std::get_if<GenerationKey>(&*key)) {
-      update_batches({generation->batch});
-    }
-  } else if (const auto* lost = std::get_if<LeaseLost>(&event)) {
-    log::warn("bus: rank {} was taken for dead: {}; it joins anew", rank(), lost->reason.message);
-    lease_lost();
-  } else if (const auto* reachable = std::get_if<Reachable>(&event)) {
-    context_.store_is_away = reachable->status;
-    if (reachable->status.ok()) {
-      log::info("bus: rank {} reaches the store again", rank());
-    } else if (reachable->status.code == Code::cancelled) {
-      log::info("bus: rank {}: {}", rank(), reachable->status.message);
-    } else {
-      log::warn(
-          "bus: rank {}: the store cannot be reached: {}; transfers go on, but nobody can join or "
-          "register until it answers",
-          rank(), reachable->status.message);
-    }
-  } else if (const auto* refused = std::get_if<Refused>(&event)) {
-    record_refused(*refused);
+  std::visit(Overloaded{
+                 [&](const Changed& changed) { record_changed(changed); },
+                 [](const Swapped&) {},  // the record that is there now comes as a change
+                 [&](const LeaseLost& lost) {
+                   log::warn("bus: rank {} was taken for dead: {}; it joins anew", rank(),
+                             lost.reason.message);
+                   lease_lost();
+                 },
+                 [&](const Reachable& reachable) { store_reached(reachable.status); },
+                 [&](const Refused& refused) { record_refused(refused); },
+             },
+             event);
+}
+
+void Agent::record_changed(const Changed& changed) {
+  const auto key = catalog_.apply(changed);
+  if (!key) return;
+  std::visit(
+      Overloaded{
+          [&](const AgentKey& agent) {
+            if (agent.rank == rank()) {
+              look_at_self(changed.value);
+            } else {
+              admit(changed);
+            }
+          },
+          [&](const CallerKey&) { admit(changed); }, [&](const PairKey&) { changed_pairs_ = true; },
+          [&](const BatchKey& batch) { changed_.insert(batch.batch); },
+          [&](const GenerationKey& generation) { update_batches({generation.batch}); },
+          [](const VersionKey&) {},  // read from the catalog when somebody asks
+      },
+      *key);
+}
+
+void Agent::store_reached(const Status& status) {
+  context_.store_is_away = status;
+  if (status.ok()) {
+    log::info("bus: rank {} reaches the store again", rank());
+  } else if (status.code == Code::cancelled) {
+    log::info("bus: rank {}: {}", rank(), status.message);
+  } else {
+    log::warn(
+        "bus: rank {}: the store cannot be reached: {}; transfers go on, but nobody can join or "
+        "register until it answers",
+        rank(), status.message);
   }
 }
 
@@ -202,47 +221,66 @@ void Agent::record_refused(const Refused& refused) {
                    "the store refuses what others must know of it: " + refused.reason.message};
   const auto key = parse_key(refused.key);
   if (!key) return;
-  if (const auto* pair = std::get_if<PairKey>(&*key);
-      pair != nullptr && pairs_.contains(pair->end)) {
-    fail_pair(pair->end, why, false);
-  }
-  if (const auto* batch = std::get_if<BatchKey>(&*key)) {
-    const auto found = batches_.find({batch->batch, batch->side});
-    if (found != batches_.end()) found->second->refused(why);
-  }
+  std::visit(Overloaded{
+                 [&](const PairKey& pair) {
+                   if (pairs_.contains(pair.end)) fail_pair(pair.end, why, false);
+                 },
+                 [&](const BatchKey& batch) {
+                   const auto found = batches_.find({batch.batch, batch.side});
+                   if (found != batches_.end()) found->second->refused(why);
+                 },
+                 // No command waits for these.
+                 [](const OneOf<AgentKey, CallerKey, GenerationKey, VersionKey> auto&) {},
+             },
+             *key);
 }
 
 void Agent::take(const fabric::Event& event) {
-  if (const auto* done = std::get_if<fabric::Completion>(&event)) {
-    operations_.finish(*done);
-  } else if (const auto* message = std::get_if<fabric::Message>(&event)) {
-    const auto read = connections_.on_message(*message);
-    if (!read) return;
-    const PeerConnectionPtr& connection = read->first;
-    const AgentMessage& said = read->second;
-    log::trace("bus: rank {} hears {} from {}", rank(), name_of(said.body),
-               to_string(connection->peer()->identity()));
-    if (std::holds_alternative<Subscribe>(said.body) || std::holds_alternative<Follow>(said.body)) {
-      return take_subscribe(connection, said);
-    }
-    if (std::holds_alternative<Leave>(said.body)) {
-      std::erase_if(held_, [&](const Held& held) {
-        return held.connection == connection && held.message.serial == said.serial;
-      });
-    }
+  std::visit(Overloaded{
+                 [&](const fabric::Completion& done) { operations_.finish(done); },
+                 [&](const fabric::Message& message) { take_message(message); },
+                 [&](const fabric::PeerUp& up) {
+                   const PeerConnectionPtr connection = connections_.on_up(up);
+                   for (const auto& [key, batch] : batches_) batch->on_up(connection);
+                 },
+                 [&](const fabric::PeerLost& lost) { peer_lost(lost); },
+             },
+             event);
+}
+
+void Agent::take_message(const fabric::Message& message) {
+  const auto read = connections_.on_message(message);
+  if (!read) return;
+  const PeerConnectionPtr& connection = read->first;
+  const AgentMessage& said = read->second;
+  log::trace("bus: rank {} hears {} from {}", rank(), name_of(said.body),
+             to_string(connection->peer()->identity()));
+  const auto pass_on = [&] {
     for (const auto& [key, batch] : batches_) batch->on_message(connection, said);
-  } else if (const auto* up = std::get_if<fabric::PeerUp>(&event)) {
-    const PeerConnectionPtr connection = connections_.on_up(*up);
-    for (const auto& [key, batch] : batches_) batch->on_up(connection);
-  } else if (const auto* lost = std::get_if<fabric::PeerLost>(&event)) {
-    const PeerConnectionPtr connection = connections_.on_lost(*lost);
-    if (connection == nullptr) return;
-    log::debug("bus: rank {} has lost {}: {}", rank(), to_string(lost->peer->identity()),
-               lost->reason.message);
-    std::erase_if(held_, [&](const Held& held) { return held.connection == connection; });
-    for (const auto& [key, batch] : batches_) batch->on_lost(connection, lost->reason);
-    for (const auto& batch : ending_) batch->on_lost(connection, lost->reason);
-  }
+  };
+  std::visit(Overloaded{
+                 [&](const OneOf<Subscribe, Follow> auto&) { take_subscribe(connection, said); },
+                 [&](const Leave&) {
+                   std::erase_if(held_, [&](const Held& held) {
+                     return held.connection == connection && held.message.serial == said.serial;
+                   });
+                   pass_on();
+                 },
+                 [&](const OneOf<Join, Start, Look, Moved> auto&) { pass_on(); },
+                 [&](const OneOf<Subscribed, Joined, Offer, Sums, Over> auto&) { pass_on(); },
+                 [&](const OneOf<Begun, Ended> auto&) { pass_on(); },
+             },
+             said.body);
+}
+
+void Agent::peer_lost(const fabric::PeerLost& lost) {
+  const PeerConnectionPtr connection = connections_.on_lost(lost);
+  if (connection == nullptr) return;
+  log::debug("bus: rank {} has lost {}: {}", rank(), to_string(lost.peer->identity()),
+             lost.reason.message);
+  std::erase_if(held_, [&](const Held& held) { return held.connection == connection; });
+  for (const auto& [key, batch] : batches_) batch->on_lost(connection, lost.reason);
+  for (const auto& batch : ending_) batch->on_lost(connection, lost.reason);
 }
 
 void Agent::take_subscribe(const PeerConnectionPtr& connection, const AgentMessage& message) {
@@ -317,7 +355,7 @@ void Agent::lease_lost() {
 void Agent::end_session(std::uint64_t session, const Status& why, Batch::Manner manner) {
   std::erase_if(deferred_, [&](const Submission& each) {
     if (each.id.session != session) return false;
-    fail(each.id, why);
+    answer(each.id, why);
     return true;
   });
   for (const auto& [key, batch] : batches_) {
@@ -332,7 +370,7 @@ void Agent::end_session(std::uint64_t session, const Status& why, Batch::Manner 
   for (auto& [end, here] : pairs_) {
     std::erase_if(here.waiting, [&](const auto& each) {
       if (each.first.session != session) return false;
-      fail(each.first, why);
+      answer(each.first, why);
       return true;
     });
     ends.push_back(end);

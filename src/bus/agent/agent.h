@@ -84,7 +84,11 @@ class Agent {
   void take(const fabric::Event& event);
   void take(const DirectoryEvent& event);
   void dispatch(const Submission& submission);
-  void fail(CommandId id, const Status& why);
+  void cancel(CommandId id, const Status& reason);
+  void begin_session(std::uint64_t session);
+  void answer(CommandId id, const Status& status = {});
+  void take_message(const fabric::Message& message);
+  void peer_lost(const fabric::PeerLost& lost);
   void take_subscribe(const PeerConnectionPtr& connection, const AgentMessage& message);
   void retry_subscribes();
   void beat();
@@ -95,12 +99,14 @@ class Agent {
   void announce_batches();
   std::uint64_t incarnation(std::uint64_t session);
   void lease_lost();
+  void record_changed(const Changed& changed);
   void record_refused(const Refused& refused);
+  void store_reached(const Status& status);
   void publish_self();
   void look_at_self(const std::optional<std::string>& value);
   // The fabric lets those in who are in the directory.
   void admit(const Changed& changed);
-  // agent_commands.cc
+  // commands.cc
   void init_pair(const Submission& submission, const InitPair& pair);
   void register_batch(const Submission& submission, const RegisterBatch& command);
   // Nothing: a pair that it names is not ready yet.

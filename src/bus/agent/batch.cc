@@ -186,7 +186,7 @@ std::int64_t Batch::answered() const noexcept {
 void Batch::close(std::optional<CommandId> id, const Status& why, Manner manner) {
   if (id) {
     if (close_id_) {
-      answer(*id, Status{});
+      answer(*id);
     } else {
       close_id_ = id;
     }
@@ -315,7 +315,7 @@ void Batch::step() {
   answer_queries();
   if (registering_) check_registered();
   if (leaving_ && (context_.now >= leaves_by_ || !context_.store_is_away.ok())) withdraw();
-  if (over() && close_id_) answer(*std::exchange(close_id_, std::nullopt), Status{});
+  if (over() && close_id_) answer(*std::exchange(close_id_, std::nullopt));
 }
 
 void Batch::step_send(Queued& send) {

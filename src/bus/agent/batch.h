@@ -122,7 +122,7 @@ class Batch {
 
   // batch.cc
   void complete(CommandId id, Outcome outcome);
-  void answer(CommandId id, Status status);
+  void answer(CommandId id, Status status = {});
   // Sends only from the round after `after` on.
   void fail_queue(Direction direction, const Status& why, std::optional<Rank> lost,
                   std::int64_t after = 0);

@@ -600,7 +600,7 @@ bool Batch::may_join(Rank reader) const {
 void Batch::check_registered() {
   if (registering_ && one_way(Direction::send) && stale()) {
     // It is over before it was complete: the next send says so.
-    return answer(std::exchange(registering_, std::nullopt)->id, Status{});
+    return answer(std::exchange(registering_, std::nullopt)->id);
   }
   if (!registering_ || !own_ || !remote_ || matched_.empty()) return;
   if (can_recv_.ok()) {
@@ -637,7 +637,7 @@ void Batch::check_registered() {
       }
     }
   }
-  answer(std::exchange(registering_, std::nullopt)->id, Status{});
+  answer(std::exchange(registering_, std::nullopt)->id);
 }
 
 void Batch::refused(const Status& why) {

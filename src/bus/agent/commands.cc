@@ -96,7 +96,7 @@ void Agent::assess_pair(const End& end) {
   if (!verdict.ready) return;
   here.established = true;
   here.lasts = true;
-  for (const auto& [id, deadline] : std::exchange(here.waiting, {})) fail(id, Status{});
+  for (const auto& [id, deadline] : std::exchange(here.waiting, {})) answer(id);
 }
 
 void Agent::fail_pair(const End& end, const Status& why, bool tell) {
@@ -106,7 +106,7 @@ void Agent::fail_pair(const End& end, const Status& why, bool tell) {
   } else {
     parts_.directory.withdraw(to_text(PairKey{end, context_.rank}));
   }
-  for (const auto& [id, deadline] : std::exchange(here.waiting, {})) fail(id, why);
+  for (const auto& [id, deadline] : std::exchange(here.waiting, {})) answer(id, why);
   // Whoever was there had the same verdict.
   for (const std::string& side : {here.pair.local, here.pair.remote}) {
     for (const auto& [rank, member] : catalog_.members({end.pair, side})) {
@@ -126,8 +126,8 @@ void Agent::end_waiting(PairHere& here) {
     if (const Status& away = context_.store_is_away; !away.ok()) {
       missing += "; the store cannot be reached: " + away.message;
     }
-    fail(each.first,
-         {Code::timeout, fmt::format("pair \"{}\" is not complete: {}", here.pair.pair, missing)});
+    answer(each.first, {Code::timeout,
+                        fmt::format("pair \"{}\" is not complete: {}", here.pair.pair, missing)});
     ended = true;
     return true;
   });
@@ -227,7 +227,7 @@ void Agent::refuse_batch(const Submission& submission, const RegisterBatch& comm
   parts_.directory.publish(to_text(BatchKey{command.batch, side, context_.rank}), encode(record));
   refused_[{command.batch, side}] = submission.id.session;
   disputed_[{command.batch, side}].insert({context_.rank, command.registration});
-  fail(submission.id, why);
+  answer(submission.id, why);
 }
 
 void Agent::register_batch(const Submission& submission, const RegisterBatch& command) {
@@ -300,7 +300,7 @@ void Agent::replace_memory(const Submission& submission, Batch& batch, const Bat
   }
   if (!batch.idle()) refuse(fmt::format("batch \"{}\" is being received", batch.key().batch));
   batch.replace(submission.loan);
-  fail(submission.id, Status{});
+  answer(submission.id);
 }
 
 Batch& Agent::find_batch(const std::string& batch, const std::optional<std::string>& role) {
@@ -345,7 +345,7 @@ void Agent::close_batch(const Submission& submission, const CloseBatch& command)
     }
   }
   // It was closed before, or a newer registration has its name: that one stays.
-  fail(submission.id, Status{});
+  answer(submission.id);
 }
 
 }  // namespace tensorbus::bus

@@ -1,5 +1,6 @@
 #include "bus/channel/command.h"
 
+#include "base/overloaded.h"
 #include "bus/channel/packed.h"
 
 namespace tensorbus::bus {
@@ -8,13 +9,6 @@ namespace {
 constexpr std::uint64_t version = 2;
 constexpr std::size_t longest_reason = 64 * 1024;
 constexpr std::size_t longest_message = 64 * 1024;
-
-template <typename... Cases>
-struct Overloaded : Cases... {
-  using Cases::operator()...;
-};
-template <typename... Cases>
-Overloaded(Cases...) -> Overloaded<Cases...>;  // clang 14 cannot tell by itself
 
 template <typename Value>
 Json or_null(const std::optional<Value>& value) {

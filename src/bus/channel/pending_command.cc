@@ -1,8 +1,11 @@
 #include "bus/channel/pending_command.h"
 
+#include <fmt/format.h>
+
 #include <utility>
 
 #include "base/log.h"
+#include "base/overloaded.h"
 #include "base/waiting.h"
 
 namespace tensorbus::bus {
@@ -67,12 +70,20 @@ void PendingCommand::progress(std::int64_t done, std::int64_t total) noexcept {
 }
 
 std::string describe(const Command& command) {
-  const char* context = std::holds_alternative<InitPair>(command) ? "pair" : "batch";
-  std::string verb(type_of(command));
-  if (const auto* transfer = std::get_if<Transfer>(&command)) {
-    verb = to_string(transfer->direction);
-  }
-  return verb + " of " + context + " \"" + context_of(command) + "\"";
+  const auto about = [&](std::string_view verb, std::string_view kind) {
+    return fmt::format("{} of {} \"{}\"", verb, kind, context_of(command));
+  };
+  const auto of_batch =
+      [&](const OneOf<RegisterBatch, QuerySignal, QueryVersions, CloseBatch> auto&) {
+        return about(type_of(command), "batch");
+      };
+  return std::visit(
+      Overloaded{
+          [&](const InitPair&) { return about(type_of(command), "pair"); },
+          [&](const Transfer& transfer) { return about(to_string(transfer.direction), "batch"); },
+          of_batch,
+      },
+      command);
 }
 
 }  // namespace tensorbus::bus

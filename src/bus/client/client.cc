@@ -12,7 +12,6 @@
 #include "bus/channel/loan.h"
 #include "bus/channel/names.h"
 #include "bus/channel/pending_command.h"
-#include "bus/client/renew.h"
 
 namespace tensorbus::bus {
 namespace {
@@ -75,6 +74,10 @@ struct Client::Registration {
     loan->gate().move_to(ticket + 1);
   }
 };
+
+void renew_registration(RegisterBatch& command, std::uint64_t number) noexcept {
+  command.registration = number;
+}
 
 Client::Client(std::shared_ptr<Connection> connection, std::shared_ptr<fabric::Pool> gates)
     : connection_(std::move(connection)), gates_(std::move(gates)) {}
@@ -184,7 +187,8 @@ std::uint64_t Client::register_tensors(const std::string& batch,
   for (const std::string& pair : pairs) wait_for_pair(pair, std::nullopt, deadline);
   registration->loan = make_loan(views, *gates_);
   try {
-    while (!try_to_run(command, registration->loan, deadline)) renew(command, random_number());
+    while (!try_to_run(command, registration->loan, deadline))
+      renew_registration(command, random_number());
   } catch (const Error&) {
     // It may have been registered just when we gave up.
     connection_->post(CloseBatch{batch, command.registration});

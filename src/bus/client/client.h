@@ -35,6 +35,10 @@ struct RegisterOptions {
   std::vector<std::string> pairs{};  // that it takes part in also without a tensor of theirs
 };
 
+// For the agent that has taken over from one that had not answered: the registration becomes a new
+// one. The old number may stand in a generation, which has ended with the old agent.
+void renew_registration(RegisterBatch& command, std::uint64_t number) noexcept;
+
 // Thread safe. Calls throw Error: the agent's, with its message, as CommandError. A blocking call
 // that expires or is interrupted has cancelled its command, and the memory of a send is the
 // caller's again.

@@ -1,6 +1,7 @@
 #include "bus/directory/catalog.h"
 
 #include "base/log.h"
+#include "base/overloaded.h"
 #include "tensorbus/status.h"
 
 namespace tensorbus::bus {
@@ -28,34 +29,45 @@ std::optional<RecordKey> Catalog::apply(const Changed& changed) {
       return std::shared_ptr<const Record>();
     }
   };
-  if (const auto* pair = std::get_if<PairKey>(&*key)) {
-    if (auto record = read(decode_pair_member)) {
-      pairs_[pair->end][pair->rank] = std::move(record);
-    } else if (const auto found = pairs_.find(pair->end); found != pairs_.end()) {
-      found->second.erase(pair->rank);
-      if (found->second.empty()) pairs_.erase(found);
-    }
-  } else if (const auto* batch = std::get_if<BatchKey>(&*key)) {
-    if (auto record = read(decode_batch_member)) {
-      batches_[batch->batch][{batch->rank, batch->side}] = std::move(record);
-    } else if (const auto found = batches_.find(batch->batch); found != batches_.end()) {
-      found->second.erase({batch->rank, batch->side});
-      if (found->second.empty()) batches_.erase(found);
-    }
-  } else if (const auto* generation = std::get_if<GenerationKey>(&*key)) {
-    if (value) {
-      generations_[*generation] = {read(decode_generation), *value};
-    } else {
-      generations_.erase(*generation);
-    }
-  } else if (const auto* version = std::get_if<VersionKey>(&*key)) {
-    if (const auto record = read(decode_version_record)) {
-      versions_[version->batch] = *record;
-    } else {
-      versions_.erase(version->batch);
-    }
-  }
+  std::visit(Overloaded{
+                 [&](const PairKey& pair) { put(pair, read(decode_pair_member)); },
+                 [&](const BatchKey& batch) { put(batch, read(decode_batch_member)); },
+                 [&](const GenerationKey& generation) {
+                   if (value) {
+                     generations_[generation] = {read(decode_generation), *value};
+                   } else {
+                     generations_.erase(generation);
+                   }
+                 },
+                 [&](const VersionKey& version) {
+                   if (const auto record = read(decode_version_record)) {
+                     versions_[version.batch] = *record;
+                   } else {
+                     versions_.erase(version.batch);
+                   }
+                 },
+                 [](const OneOf<AgentKey, CallerKey> auto&) {},  // the fabric admits them
+             },
+             *key);
   return key;
+}
+
+void Catalog::put(const PairKey& key, std::shared_ptr<const PairMember> record) {
+  if (record != nullptr) {
+    pairs_[key.end][key.rank] = std::move(record);
+  } else if (const auto found = pairs_.find(key.end); found != pairs_.end()) {
+    found->second.erase(key.rank);
+    if (found->second.empty()) pairs_.erase(found);
+  }
+}
+
+void Catalog::put(const BatchKey& key, std::shared_ptr<const BatchMember> record) {
+  if (record != nullptr) {
+    batches_[key.batch][{key.rank, key.side}] = std::move(record);
+  } else if (const auto found = batches_.find(key.batch); found != batches_.end()) {
+    found->second.erase({key.rank, key.side});
+    if (found->second.empty()) batches_.erase(found);
+  }
 }
 
 const Catalog::PairMembers& Catalog::members(const End& end) const {

@@ -40,6 +40,9 @@ class Catalog {
   std::optional<std::string> raw_generation(const GenerationKey& key) const;
 
  private:
+  // Null: the record is gone.
+  void put(const PairKey& key, std::shared_ptr<const PairMember> record);
+  void put(const BatchKey& key, std::shared_ptr<const BatchMember> record);
   template <typename Wanted>
   std::set<std::pair<Rank, std::uint64_t>> registrations(const std::string& batch,
                                                          Wanted wanted) const;

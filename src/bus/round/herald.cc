@@ -4,6 +4,7 @@
 #include <utility>
 
 #include "base/log.h"
+#include "base/overloaded.h"
 
 namespace tensorbus::bus {
 namespace {
@@ -83,11 +84,17 @@ void Herald::tell_ended(std::int64_t round, std::map<Rank, ReaderOutcome> reader
 
 void Herald::on_message(const AgentMessage& message) {
   if (message.generation != generation_) return;
-  if (const auto* begun = std::get_if<Begun>(&message.body)) {
-    begun_ = std::max(begun_, begun->round);
-  } else if (const auto* ended = std::get_if<Ended>(&message.body)) {
-    if (ended->round > ended_.round) ended_ = *ended;
-  }
+  std::visit(Overloaded{
+                 [&](const Begun& begun) { begun_ = std::max(begun_, begun.round); },
+                 [&](const Ended& ended) {
+                   if (ended.round > ended_.round) ended_ = ended;
+                 },
+                 [](const Follow&) {},  // the batch answers it
+                 // Nothing that passes between senders.
+                 [](const OneOf<Subscribe, Join, Start, Leave, Look, Moved> auto&) {},
+                 [](const OneOf<Subscribed, Joined, Offer, Sums, Over> auto&) {},
+             },
+             message.body);
 }
 
 bool Herald::has_begun(std::int64_t round) const noexcept {

@@ -5,6 +5,7 @@
 #include <algorithm>
 
 #include "base/log.h"
+#include "base/overloaded.h"
 
 namespace tensorbus::bus {
 namespace {
@@ -118,39 +119,54 @@ void Reader::on_message(const PeerConnectionPtr& connection, const AgentMessage&
   const auto found = std::ranges::find_if(
       sources_, [&](const auto& entry) { return entry.second.connection == connection; });
   if (found == sources_.end()) return;
-  auto& [rank, source] = *found;
-  if (const auto* subscribed = std::get_if<Subscribed>(&message.body)) {
-    on_subscribed(rank, source, *subscribed);
-  } else if (const auto* joined = std::get_if<Joined>(&message.body)) {
-    if (phase_ != Phase::joining || source.next != 0) return;
-    source.next = std::max<std::int64_t>(joined->next, 1);
-    source.view = {source.next, false};
-    start_when_joined();
-  } else if (const auto* offer = std::get_if<Offer>(&message.body)) {
-    if (source.next == 0) return;
-    if (offer->round < source.view.floor) {
-      // It was over for us before it began.
-      return swap_word(rank, offer->round, offer->ticket, Mark::skipped);
-    }
-    source.view = {offer->round, true};
-    source.ticket = offer->ticket;
-    source.version = offer->version;
-  } else if (const auto* sums = std::get_if<Sums>(&message.body)) {
-    if (sums->round != source.sums.round) source.sums = {sums->round, 0, {}};
-    auto& values = source.sums.values;
-    if (sums->first == values.size()) {
-      values.insert(values.end(), sums->values.begin(), sums->values.end());
-    }
-  } else if (const auto* over = std::get_if<Over>(&message.body)) {
-    if (over->mark == Mark::closed) {
-      const Rank who = rank;
-      lost_ = {who};
-      return leave(
-          {Code::peer_lost, fmt::format("sender rank {} has ended the batch: {}", who, over->why)},
-          who);
-    }
-    on_word(rank, serial_, over->round, {over->mark, over->round});
+  const Rank rank = found->first;
+  SourceEnd& source = found->second;
+  std::visit(Overloaded{
+                 [&](const Subscribed& answer) { on_subscribed(rank, source, answer); },
+                 [&](const Joined& joined) { on_joined(source, joined); },
+                 [&](const Offer& offer) { on_offer(rank, source, offer); },
+                 [&](const Sums& sums) { on_sums(source, sums); },
+                 [&](const Over& over) { on_over(rank, over); },
+                 // Nothing that a reader is told.
+                 [](const OneOf<Subscribe, Join, Start, Leave, Look, Moved> auto&) {},
+                 [](const OneOf<Follow, Begun, Ended> auto&) {},
+             },
+             message.body);
+}
+
+void Reader::on_joined(SourceEnd& source, const Joined& joined) {
+  if (phase_ != Phase::joining || source.next != 0) return;
+  source.next = std::max<std::int64_t>(joined.next, 1);
+  source.view = {source.next, false};
+  start_when_joined();
+}
+
+void Reader::on_offer(Rank rank, SourceEnd& source, const Offer& offer) {
+  if (source.next == 0) return;
+  if (offer.round < source.view.floor) {
+    // It was over for us before it began.
+    return swap_word(rank, offer.round, offer.ticket, Mark::skipped);
   }
+  source.view = {offer.round, true};
+  source.ticket = offer.ticket;
+  source.version = offer.version;
+}
+
+void Reader::on_sums(SourceEnd& source, const Sums& sums) {
+  if (sums.round != source.sums.round) source.sums = {sums.round, 0, {}};
+  auto& values = source.sums.values;
+  if (sums.first == values.size()) {
+    values.insert(values.end(), sums.values.begin(), sums.values.end());
+  }
+}
+
+void Reader::on_over(Rank rank, const Over& over) {
+  if (over.mark != Mark::closed) {
+    return on_word(rank, serial_, over.round, {over.mark, over.round});
+  }
+  lost_ = {rank};
+  leave({Code::peer_lost, fmt::format("sender rank {} has ended the batch: {}", rank, over.why)},
+        rank);
 }
 
 void Reader::on_subscribed(Rank rank, SourceEnd& source, const Subscribed& answer) {

@@ -119,6 +119,10 @@ class Reader : public std::enable_shared_from_this<Reader> {
 
   void ask(Rank rank, SourceEnd& source);
   void on_subscribed(Rank rank, SourceEnd& source, const Subscribed& answer);
+  void on_joined(SourceEnd& source, const Joined& joined);
+  void on_offer(Rank rank, SourceEnd& source, const Offer& offer);
+  static void on_sums(SourceEnd& source, const Sums& sums);
+  void on_over(Rank rank, const Over& over);
   void join_all_when_ready();
   void start_when_joined();
   void start_recv(std::int64_t round);

@@ -2,7 +2,7 @@
 
 #include <algorithm>
 
-#include "base/log.h"
+#include "base/overloaded.h"
 
 namespace tensorbus::bus {
 namespace {
@@ -56,32 +56,45 @@ void Source::on_message(const PeerConnectionPtr& connection, const AgentMessage&
   const auto found = subscriptions_.find(message.serial);
   if (found == subscriptions_.end() || found->second.connection != connection) return;
   Subscription& subscription = found->second;
-  if (std::holds_alternative<Join>(message.body)) {
-    if (subscription.joined) return;
-    subscription.joined = true;
-    context_.at(Step::holding);
-    subscription.start = highest_opened_ + 1;
-    subscription.counts_since = context_.now;
-    context_.connections.send(*connection, generation_, message.serial, Joined{subscription.start});
-  } else if (const auto* start = std::get_if<Start>(&message.body)) {
-    if (!subscription.joined || subscription.started) return;
-    if (subscription.in_round && open_->round < start->round) {
-      if (settle(subscription, Mark::revoked).mark == Mark::revoked) {
-        say_over(subscription, message.serial, "the reader starts later");
-      }
-      note_ending(subscription, false);
+  std::visit(Overloaded{
+                 [&](const Join&) { on_join(subscription, message.serial); },
+                 [&](const Start& start) { on_start(subscription, message.serial, start); },
+                 [&](const Moved& moved) {
+                   if (!subscription.in_round || open_->round != moved.round) return;
+                   subscription.moved = std::min(moved.bytes, subscription.bytes);
+                 },
+                 [&](const Leave&) { end_subscription(message.serial, "the reader left", false); },
+                 [](const Look&) {},       // whoever asks finished() looks
+                 [](const Subscribe&) {},  // the batch answers it
+                 // Nothing that a source is told.
+                 [](const OneOf<Subscribed, Joined, Offer, Sums, Over> auto&) {},
+                 [](const OneOf<Follow, Begun, Ended> auto&) {},
+             },
+             message.body);
+}
+
+void Source::on_join(Subscription& subscription, std::uint64_t serial) {
+  if (subscription.joined) return;
+  subscription.joined = true;
+  context_.at(Step::holding);
+  subscription.start = highest_opened_ + 1;
+  subscription.counts_since = context_.now;
+  context_.connections.send(*subscription.connection, generation_, serial,
+                            Joined{subscription.start});
+}
+
+void Source::on_start(Subscription& subscription, std::uint64_t serial, const Start& start) {
+  if (!subscription.joined || subscription.started) return;
+  if (subscription.in_round && open_->round < start.round) {
+    if (settle(subscription, Mark::revoked).mark == Mark::revoked) {
+      say_over(subscription, serial, "the reader starts later");
     }
-    subscription.started = true;
-    started_.insert(subscription.reader);
-    context_.at(Step::releasing);
-    subscription.start = std::max(subscription.start, start->round);
-  } else if (const auto* moved = std::get_if<Moved>(&message.body)) {
-    if (!subscription.in_round || open_->round != moved->round) return;
-    subscription.moved = std::min(moved->bytes, subscription.bytes);
-  } else if (std::holds_alternative<Leave>(message.body)) {
-    end_subscription(message.serial, "the reader left", false);
+    note_ending(subscription, false);
   }
-  // Look: whoever asks finished() looks.
+  subscription.started = true;
+  started_.insert(subscription.reader);
+  context_.at(Step::releasing);
+  subscription.start = std::max(subscription.start, start.round);
 }
 
 void Source::on_lost(const PeerConnection& connection) {

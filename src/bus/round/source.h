@@ -94,6 +94,8 @@ class Source {
     std::map<Rank, Ending> endings;
   };
 
+  void on_join(Subscription& subscription, std::uint64_t serial);
+  void on_start(Subscription& subscription, std::uint64_t serial, const Start& start);
   static RoundWord word_of(const Subscription& subscription);
   // Out of offered, by compare-and-swap; the word it is at afterwards.
   static RoundWord settle(Subscription& subscription, Mark mark);

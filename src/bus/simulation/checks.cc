@@ -4,9 +4,25 @@
 
 #include <algorithm>
 
+#include "base/overloaded.h"
 #include "bus/directory/records.h"
 
 namespace tensorbus::bus::simulation {
+namespace {
+
+// Said once per source in one joining.
+bool is_of_joining(const MessageBody& body) {
+  return std::visit(
+      Overloaded{
+          [](const OneOf<Subscribe, Join, Start, Leave, Follow> auto&) { return true; },
+          [](const OneOf<Look, Moved> auto&) { return false; },
+          [](const OneOf<Subscribed, Joined, Offer, Sums, Over> auto&) { return false; },
+          [](const OneOf<Begun, Ended> auto&) { return false; },
+      },
+      body);
+}
+
+}  // namespace
 
 Checks::Checks(Cluster& cluster, Violate violate)
     : cluster_(cluster), violate_(std::move(violate)) {
@@ -76,11 +92,16 @@ bool Checks::committed(Rank reader, std::int64_t round, std::uint64_t since) con
 void Checks::on_store(const std::string& key, const std::optional<std::string>& value) {
   const auto parsed = parse_key(key);
   if (!parsed || !value) return;
-  if (const auto* batch = std::get_if<BatchKey>(&*parsed)) {
-    on_batch_record(*batch, decode_batch_member(*value).registration);
-  } else if (const auto* generation = std::get_if<GenerationKey>(&*parsed)) {
-    on_generation(*generation, decode_generation(*value));
-  }
+  std::visit(Overloaded{
+                 [&](const BatchKey& batch) {
+                   on_batch_record(batch, decode_batch_member(*value).registration);
+                 },
+                 [&](const GenerationKey& generation) {
+                   on_generation(generation, decode_generation(*value));
+                 },
+                 [](const OneOf<AgentKey, CallerKey, PairKey, VersionKey> auto&) {},
+             },
+             *parsed);
 }
 
 void Checks::on_batch_record(const BatchKey& key, std::uint64_t registration) {
@@ -199,13 +220,7 @@ std::vector<std::string> Checks::on_message(const fabric::Identity& from,
                                             const fabric::Identity& to, std::uint64_t connection,
                                             std::string bytes) {
   AgentMessage message = decode_agent_message(bytes);
-  const bool asks =
-      !std::holds_alternative<Subscribed>(message.body) &&
-      !std::holds_alternative<Joined>(message.body) &&
-      !std::holds_alternative<Sums>(message.body) && !std::holds_alternative<Offer>(message.body) &&
-      !std::holds_alternative<Over>(message.body) && !std::holds_alternative<Begun>(message.body) &&
-      !std::holds_alternative<Ended>(message.body);
-  if (asks) count_join({rank_of(to), rank_of(from)}, message);
+  if (is_of_joining(message.body)) count_join({rank_of(to), rank_of(from)}, message);
   // Each message comes a second time when its subscription is over: nobody may care. Only the
   // numbers of this connection tell a second SUBSCRIBE from the first.
   std::vector<std::string> said;
@@ -235,11 +250,7 @@ std::vector<std::string> Checks::on_message(const fabric::Identity& from,
 }
 
 void Checks::count_join(Line line, const AgentMessage& message) {
-  std::string what(name_of(message.body));
-  if (std::holds_alternative<Look>(message.body) || std::holds_alternative<Moved>(message.body)) {
-    return;
-  }
-  what += fmt::format(" to rank {}", line.first);
+  const std::string what = fmt::format("{} to rank {}", name_of(message.body), line.first);
   if (++joins_[message.serial][what] > 1) {
     violate_("I10", fmt::format("rank {} says {} twice in one joining", line.second, what));
   }

@@ -1,6 +1,6 @@
 #include <algorithm>
 
-#include "bus/client/renew.h"
+#include "bus/client/client.h"
 #include "bus/simulation/world.h"
 #include "tensorbus/plan.h"
 
@@ -57,7 +57,7 @@ void User::lose_agent() {
   phase_ = Phase::enlist;
   if (!enlisting) return;
   // Its call is still under way: the client asks the agent that has taken over.
-  renew(enlisting_, world_.cluster.random());
+  renew_registration(enlisting_, world_.cluster.random());
   ask_to_enlist();
 }
 

@@ -13,6 +13,7 @@
 
 #include "base/clock.h"
 #include "base/log.h"
+#include "base/overloaded.h"
 #include "bus/files/queue_journal.h"
 #include "bus/socket/frame_socket.h"
 #include "bus/socket/protocol.h"
@@ -271,34 +272,46 @@ class SocketChannelEnd final : public SocketChannel {
   }
 
   void handle(Client& client, wire::FromClient message, std::vector<os::Fd> fds) {
-    if (const auto* hello = std::get_if<wire::Hello>(&message)) return greet(client, *hello);
-    if (client.session == 0) throw Error(Code::invalid_argument, "it did not say hello first");
-    if (auto* submit = std::get_if<wire::Submit>(&message)) {
-      admit({client.session, std::move(*submit), std::move(fds)});
-    } else if (const auto* withdraw = std::get_if<wire::Withdraw>(&message)) {
-      give_up(client.session, withdraw->sequence);
-    } else if (const auto* cancel = std::get_if<wire::Cancel>(&message)) {
-      const CommandId id{client.session, cancel->sequence};
-      if (journal_.holds(id)) {
-        events_.push_back(Cancelled{id, cancel->reason});
-      } else {
-        give_up(client.session, cancel->sequence);
-      }
-    } else if (const auto* look = std::get_if<wire::Look>(&message)) {
-      tell(client.session, wire::Looked{look->request, journal_.state()});
-    } else if (const auto* guard = std::get_if<wire::GuardSemaphore>(&message)) {
-      Status status;
-      try {
-        journal_.guard_semaphore(client.session, guard->name);
-      } catch (...) {
-        status = current_exception_status();
-      }
-      tell(client.session, wire::Guarded{guard->request, status});
-    } else if (const auto* release = std::get_if<wire::ReleaseSemaphore>(&message)) {
-      journal_.release_semaphore(client.session, release->name);
-    } else {
-      end(client, {});
+    if (!std::holds_alternative<wire::Hello>(message) && client.session == 0) {
+      throw Error(Code::invalid_argument, "it did not say hello first");
     }
+    std::visit(
+        Overloaded{
+            [&](const wire::Hello& hello) { greet(client, hello); },
+            [&](wire::Submit& submit) {
+              admit({client.session, std::move(submit), std::move(fds)});
+            },
+            [&](const wire::Withdraw& withdraw) { give_up(client.session, withdraw.sequence); },
+            [&](const wire::Cancel& wish) { cancel(client.session, wish); },
+            [&](const wire::Look& look) {
+              tell(client.session, wire::Looked{look.request, journal_.state()});
+            },
+            [&](const wire::GuardSemaphore& wish) { guard(client.session, wish); },
+            [&](const wire::ReleaseSemaphore& release) {
+              journal_.release_semaphore(client.session, release.name);
+            },
+            [&](const wire::Bye&) { end(client, {}); },
+        },
+        message);
+  }
+
+  void cancel(std::uint64_t session, const wire::Cancel& wish) {
+    const CommandId id{session, wish.sequence};
+    if (journal_.holds(id)) {
+      events_.push_back(Cancelled{id, wish.reason});
+    } else {
+      give_up(session, wish.sequence);
+    }
+  }
+
+  void guard(std::uint64_t session, const wire::GuardSemaphore& wish) {
+    Status status;
+    try {
+      journal_.guard_semaphore(session, wish.name);
+    } catch (...) {
+      status = current_exception_status();
+    }
+    tell(session, wire::Guarded{wish.request, status});
   }
 
   void greet(Client& client, const wire::Hello& hello) {

@@ -18,6 +18,7 @@
 #include <vector>
 
 #include "base/log.h"
+#include "base/overloaded.h"
 #include "base/secret.h"
 #include "base/waiting.h"
 #include "bus/channel/pending_command.h"
@@ -462,40 +463,52 @@ class SocketConnection final : public Connection,
   }
 
   void handle(const wire::FromAgent& message, Over& over) {
-    if (const auto* accepted = std::get_if<wire::Accepted>(&message)) {
-      const auto found = entries_.find(accepted->sequence);
-      if (found == entries_.end()) return;
-      found->second->state = Submitted::State::accepted;
-      if (found->second->abandoned) {
-        send(wire::Cancel{accepted->sequence, {Code::cancelled, "its caller has given up"}});
-      }
-      changed_.notify_all();
-    } else if (const auto* refused = std::get_if<wire::Refused>(&message)) {
-      const auto found = entries_.find(refused->sequence);
-      if (found == entries_.end()) return;
-      const std::shared_ptr<Submitted> entry = found->second;
-      refuse(refused->sequence, *entry, refused->reason);
-      over.emplace_back(entry->pending, Outcome{.status = refused->reason});
-    } else if (const auto* done = std::get_if<wire::Done>(&message)) {
-      const auto found = entries_.find(done->sequence);
-      if (found == entries_.end()) return;
-      Outcome outcome = decode_outcome(done->outcome);
-      found->second->state = Submitted::State::accepted;
-      remember(*found->second, outcome);
-      over.emplace_back(found->second->pending, std::move(outcome));
-      entries_.erase(found);
-    } else if (const auto* progress = std::get_if<wire::Progress>(&message)) {
-      const auto found = entries_.find(progress->sequence);
-      if (found != entries_.end()) {
-        found->second->pending->progress(progress->done, progress->total);
-      }
-    } else if (const auto* looked = std::get_if<wire::Looked>(&message)) {
-      answer(looked->request, looked->state, {});
-    } else if (const auto* guarded = std::get_if<wire::Guarded>(&message)) {
-      answer(guarded->request, {}, guarded->status);
-    } else {
-      throw Error(Code::failed, "it greets twice");
+    std::visit(
+        Overloaded{
+            [&](const wire::Accepted& accepted) { take(accepted); },
+            [&](const wire::Refused& refused) { take(refused, over); },
+            [&](const wire::Done& done) { take(done, over); },
+            [&](const wire::Progress& progress) { take(progress); },
+            [&](const wire::Looked& looked) { answer(looked.request, looked.state, {}); },
+            [&](const wire::Guarded& guarded) { answer(guarded.request, {}, guarded.status); },
+            [](const OneOf<wire::Welcome, wire::Rejected> auto&) {
+              throw Error(Code::failed, "it greets twice");
+            },
+        },
+        message);
+  }
+
+  void take(const wire::Accepted& accepted) {
+    const auto found = entries_.find(accepted.sequence);
+    if (found == entries_.end()) return;
+    found->second->state = Submitted::State::accepted;
+    if (found->second->abandoned) {
+      send(wire::Cancel{accepted.sequence, {Code::cancelled, "its caller has given up"}});
     }
+    changed_.notify_all();
+  }
+
+  void take(const wire::Refused& refused, Over& over) {
+    const auto found = entries_.find(refused.sequence);
+    if (found == entries_.end()) return;
+    const std::shared_ptr<Submitted> entry = found->second;
+    refuse(refused.sequence, *entry, refused.reason);
+    over.emplace_back(entry->pending, Outcome{.status = refused.reason});
+  }
+
+  void take(const wire::Done& done, Over& over) {
+    const auto found = entries_.find(done.sequence);
+    if (found == entries_.end()) return;
+    Outcome outcome = decode_outcome(done.outcome);
+    found->second->state = Submitted::State::accepted;
+    remember(*found->second, outcome);
+    over.emplace_back(found->second->pending, std::move(outcome));
+    entries_.erase(found);
+  }
+
+  void take(const wire::Progress& progress) {
+    const auto found = entries_.find(progress.sequence);
+    if (found != entries_.end()) found->second->pending->progress(progress.done, progress.total);
   }
 
   void answer(std::uint64_t number, const QueueState& queue, const Status& status) {
