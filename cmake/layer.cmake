@@ -102,6 +102,10 @@ function(tensorbus_library)
   list(REMOVE_DUPLICATES libraries)
   add_library(tensorbus SHARED ${objects})
   target_link_libraries(tensorbus PRIVATE ${libraries})
+  # Not what the compiler made of templates of others, either.
+  set(exports ${CMAKE_SOURCE_DIR}/cmake/exports.map)
+  target_link_options(tensorbus PRIVATE -Wl,--version-script=${exports})
+  set_target_properties(tensorbus PROPERTIES LINK_DEPENDS ${exports})
   target_include_directories(tensorbus PUBLIC $<INSTALL_INTERFACE:${CMAKE_INSTALL_INCLUDEDIR}>)
   target_compile_features(tensorbus PUBLIC cxx_std_20)
   set_target_properties(tensorbus PROPERTIES

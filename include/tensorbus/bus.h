@@ -21,6 +21,8 @@
 #include "tensorbus/status.h"
 #include "tensorbus/store.h"
 
+#pragma GCC visibility push(default)
+
 namespace tensorbus {
 
 namespace fabric {
@@ -131,3 +133,5 @@ class Bus {
 };
 
 }  // namespace tensorbus
+
+#pragma GCC visibility pop

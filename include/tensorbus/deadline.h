@@ -3,6 +3,8 @@
 
 #include <chrono>
 
+#pragma GCC visibility push(default)
+
 namespace tensorbus {
 
 using Duration = std::chrono::nanoseconds;
@@ -34,3 +36,5 @@ class Deadline {
 };
 
 }  // namespace tensorbus
+
+#pragma GCC visibility pop

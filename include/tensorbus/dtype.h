@@ -6,6 +6,8 @@
 #include <span>
 #include <string_view>
 
+#pragma GCC visibility push(default)
+
 namespace tensorbus {
 
 // The first twelve convert into each other; the rest are only copied.
@@ -83,3 +85,5 @@ constexpr bool is_floating_point(Dtype dtype) noexcept {
 }
 
 }  // namespace tensorbus
+
+#pragma GCC visibility pop

@@ -18,6 +18,8 @@
 #include "tensorbus/status.h"
 #include "tensorbus/tensor.h"
 
+#pragma GCC visibility push(default)
+
 namespace tensorbus {
 
 namespace fabric {
@@ -133,3 +135,5 @@ class Endpoint {
 };
 
 }  // namespace tensorbus
+
+#pragma GCC visibility pop

@@ -11,6 +11,8 @@
 #include <variant>
 #include <vector>
 
+#pragma GCC visibility push(default)
+
 namespace tensorbus {
 
 using Rank = std::int64_t;
@@ -130,3 +132,5 @@ std::string to_string(const Layout& layout);
 Shape parse_shape(std::string_view text);
 
 }  // namespace tensorbus
+
+#pragma GCC visibility pop

@@ -7,6 +7,8 @@
 #include <functional>
 #include <string_view>
 
+#pragma GCC visibility push(default)
+
 namespace tensorbus::log {
 
 enum class Level { trace, debug, info, warn, error };
@@ -24,3 +26,5 @@ void set_level(Level level);
 Level parse_level(std::string_view name);
 
 }  // namespace tensorbus::log
+
+#pragma GCC visibility pop

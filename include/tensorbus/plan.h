@@ -17,6 +17,8 @@
 #include "tensorbus/dtype.h"
 #include "tensorbus/layout.h"
 
+#pragma GCC visibility push(default)
+
 namespace tensorbus::plan {
 
 // A stretch of one tensor dimension, as indices into the local tensors of both sides.
@@ -218,3 +220,5 @@ Shape contiguous_strides(const Shape& local_shape);
 Program compile(const Stream& stream, const Strides* source, const Strides* target);
 
 }  // namespace tensorbus::plan
+
+#pragma GCC visibility pop

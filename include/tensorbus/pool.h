@@ -6,6 +6,8 @@
 #include <cstddef>
 #include <memory>
 
+#pragma GCC visibility push(default)
+
 namespace tensorbus {
 
 namespace fabric {
@@ -31,3 +33,5 @@ PoolUse use_of(const fabric::Pool& pool);
 void trim(fabric::Pool& pool);
 
 }  // namespace tensorbus
+
+#pragma GCC visibility pop

@@ -19,6 +19,8 @@
 #include "tensorbus/status.h"
 #include "tensorbus/tensor.h"
 
+#pragma GCC visibility push(default)
+
 namespace tensorbus::fabric {
 class Pool;
 }
@@ -213,3 +215,5 @@ class Server {
 };
 
 }  // namespace tensorbus::push_pull
+
+#pragma GCC visibility pop

@@ -6,6 +6,8 @@
 #include "tensorbus/deadline.h"
 #include "tensorbus/store.h"
 
+#pragma GCC visibility push(default)
+
 namespace tensorbus {
 
 // What the key holds; whoever asks first puts a random secret there. Who may use the store may know
@@ -13,3 +15,5 @@ namespace tensorbus {
 std::string shared_secret(Store& store, const std::string& key, Deadline deadline);
 
 }  // namespace tensorbus
+
+#pragma GCC visibility pop

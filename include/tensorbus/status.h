@@ -7,6 +7,8 @@
 #include <string_view>
 #include <utility>
 
+#pragma GCC visibility push(default)
+
 namespace tensorbus {
 
 enum class Code : std::uint8_t {
@@ -52,3 +54,5 @@ class Error : public std::runtime_error {
 Status current_exception_status() noexcept;
 
 }  // namespace tensorbus
+
+#pragma GCC visibility pop

@@ -20,6 +20,8 @@
 #include "tensorbus/deadline.h"
 #include "tensorbus/status.h"
 
+#pragma GCC visibility push(default)
+
 namespace tensorbus {
 
 inline constexpr std::size_t max_key_size = 8 * 1024;
@@ -279,3 +281,5 @@ class StoreServer {
 };
 
 }  // namespace tensorbus
+
+#pragma GCC visibility pop

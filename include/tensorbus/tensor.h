@@ -9,6 +9,8 @@
 #include "tensorbus/dtype.h"
 #include "tensorbus/layout.h"
 
+#pragma GCC visibility push(default)
+
 namespace tensorbus {
 
 // Everything is borrowed. `data` is the first element, null if there are none. Strides are in
@@ -33,3 +35,5 @@ struct TensorForm {
 };
 
 }  // namespace tensorbus
+
+#pragma GCC visibility pop

@@ -166,3 +166,34 @@ def test_environment_variables_are_documented_and_few():
     assert names
     assert len(names) < 20
     assert names <= documented
+
+
+def exported_by(library: Path) -> list[str]:
+    """Names of its dynamic symbols, without arguments and without what the compiler adds."""
+    told = subprocess.run(
+        ["nm", "-DC", "--defined-only", library], capture_output=True, text=True, check=True
+    ).stdout
+    names = [line.split(" ", 2)[2] for line in told.splitlines()]
+    return [re.sub(r"^(typeinfo( name)?|vtable|guard variable) for ", "", name) for name in names]
+
+
+def test_the_library_exports_what_public_headers_name_and_no_more():
+    headers = "\n".join(path.read_text() for path in (ROOT / "include/tensorbus").glob("*.h"))
+    declared = set(re.findall(r"~?\w+", headers))
+    exported = exported_by(ROOT / "build/release/libtensorbus.so")
+    assert len(exported) > 100
+    unknown = []
+    for name in exported:
+        path = re.sub(r"\[abi:\w+\]|<.*", "", name.partition("(")[0])
+        words = [word for word in path.split("::") if "operator" not in word]
+        # A member is as visible as its class.
+        classes = [number for number, word in enumerate(words) if word[0].isupper()]
+        public = words[: classes[0] + 1] if classes else words
+        if words[0] != "tensorbus" or not declared.issuperset(public):
+            unknown.append(name)
+    assert unknown == []
+
+
+def test_the_extension_exports_its_entry_alone():
+    (library,) = (ROOT / "python/tensorbus").glob("_core*.so")
+    assert exported_by(library) == ["PyInit__core"]
