@@ -6,7 +6,7 @@
 
 #include "base/log.h"
 #include "bus/agent/batch.h"
-#include "fabric/route/fabric.h"
+#include "fabric/route/address.h"
 
 namespace tensorbus::bus {
 namespace {

@@ -6,9 +6,8 @@
 #include "base/log.h"
 #include "bus/agent/agent.h"
 #include "bus/directory/store_directory.h"
-#include "bus/host/claim.h"
-#include "bus/host/fabrics.h"
 #include "bus/host/loop.h"
+#include "bus/host/station.h"
 
 namespace tensorbus::bus {
 
@@ -26,10 +25,11 @@ Daemon::Daemon(std::shared_ptr<Store> store, DaemonOptions options, Deadline dea
   };
   channel_ = make_socket_channel(channel);
   const std::string secret = shared_secret(*store_, options_.space, deadline);
-  fabric_ = make_agent_fabric(options_.rank, secret, pool_, options_.bind, options_.ports);
-  check_rank_is_free(*store_, options_.space, options_.rank, *fabric_, secret, deadline);
+  station_ = open_station(
+      *store_, {options_.rank, options_.space, secret, pool_, options_.bind, options_.ports},
+      deadline);
   directory_ = make_store_directory(store_, {options_.space});
-  agent_ = std::make_unique<Agent>(AgentParts{*fabric_, *channel_, *directory_, *state_,
+  agent_ = std::make_unique<Agent>(AgentParts{*station_, *channel_, *directory_, *state_,
                                               random_number, secret, options_.reached},
                                    AgentOptions{options_.rank, options_.space});
   log::info("agent {} of namespace \"{}\": commands at {}, state in {}", options_.rank,
@@ -68,7 +68,7 @@ void Daemon::close(bool destroy) {
     state_->remove_at_close();
   }
   channel_.reset();
-  fabric_.reset();
+  station_.reset();
   state_.reset();
 }
 

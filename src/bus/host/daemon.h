@@ -8,9 +8,9 @@
 #include "bus/files/lmdb_state.h"
 #include "bus/round/step.h"
 #include "bus/socket/channel.h"
-#include "fabric/core/fabric.h"
 #include "fabric/core/pool.h"
 #include "fabric/core/port_range.h"
+#include "fabric/route/station.h"
 #include "os/io/poll.h"
 #include "tensorbus/store.h"
 
@@ -53,7 +53,7 @@ class Daemon {
   std::shared_ptr<Store> store_;
   std::shared_ptr<fabric::Pool> pool_;
   std::unique_ptr<LmdbState> state_;
-  std::unique_ptr<fabric::Fabric> fabric_;
+  std::unique_ptr<fabric::Station> station_;
   std::unique_ptr<SocketChannel> channel_;
   std::unique_ptr<Directory> directory_;
   std::unique_ptr<Agent> agent_;

@@ -3,9 +3,8 @@
 #include "base/log.h"
 #include "bus/agent/agent.h"
 #include "bus/directory/store_directory.h"
-#include "bus/host/claim.h"
-#include "bus/host/fabrics.h"
 #include "bus/host/loop.h"
+#include "bus/host/station.h"
 
 namespace tensorbus::bus {
 
@@ -17,12 +16,12 @@ Embedded::Embedded(std::shared_ptr<Store> store, EmbeddedOptions options, Deadli
   }
   if (pool_ == nullptr) pool_ = std::make_shared<fabric::Pool>();
   const std::string secret = shared_secret(*store_, options.space, deadline);
-  fabric_ = make_agent_fabric(options.rank, secret, pool_, options.bind, options.ports);
-  check_rank_is_free(*store_, options.space, options.rank, *fabric_, secret, deadline);
+  station_ = open_station(
+      *store_, {options.rank, options.space, secret, pool_, options.bind, options.ports}, deadline);
   channel_ = make_memory_channel();
   directory_ = make_store_directory(store_, {options.space});
   agent_ = std::make_unique<Agent>(
-      AgentParts{*fabric_, *channel_, *directory_, state_, random_number, secret, options.reached},
+      AgentParts{*station_, *channel_, *directory_, state_, random_number, secret, options.reached},
       AgentOptions{options.rank, options.space});
   thread_ = std::thread([this] { serve(); });
 }
@@ -34,7 +33,7 @@ void Embedded::serve() noexcept {
     channel_->fail(current_exception_status());
     // Others shall see that it is gone, and nobody reads or writes memory any more.
     agent_.reset();
-    fabric_.reset();
+    station_.reset();
     directory_.reset();
   }
 }

@@ -11,9 +11,9 @@
 #include "bus/directory/directory.h"
 #include "bus/files/state.h"
 #include "bus/round/step.h"
-#include "fabric/core/fabric.h"
 #include "fabric/core/pool.h"
 #include "fabric/core/port_range.h"
+#include "fabric/route/station.h"
 #include "os/io/poll.h"
 #include "tensorbus/store.h"
 
@@ -49,7 +49,7 @@ class Embedded {
 
   std::shared_ptr<Store> store_;
   std::shared_ptr<fabric::Pool> pool_;
-  std::unique_ptr<fabric::Fabric> fabric_;
+  std::unique_ptr<fabric::Station> station_;
   std::unique_ptr<MemoryChannel> channel_;
   std::unique_ptr<Directory> directory_;
   MemoryState state_;

@@ -9,7 +9,7 @@
 #include "fabric/conformance/two_hosts.h"
 #include "fabric/core/pool.h"
 #include "fabric/memory/fabric.h"
-#include "fabric/route/fabric.h"
+#include "fabric/route/station.h"
 #include "fabric/shm/fabric.h"
 #include "fabric/ucx/ucx.h"
 
@@ -89,19 +89,14 @@ Kind ucx_hosts_kind() {
           private_memory};
 }
 
-// Both as one; with a reason against shared memory it serves through the network.
-Kind routed_kind(const std::string& name, const std::string& no_shm) {
+// Alone on its host, or with a network; with a reason against shared memory that one serves.
+Kind station_kind(const std::string& name, bool network, const std::string& no_shm) {
   const auto pool = std::make_shared<Pool>(PoolOptions{std::size_t{16} << 20});
   const auto make = [=](std::string party, std::string secret) {
-    std::vector<std::unique_ptr<Fabric>> parts;
-    parts.push_back(make_shm_fabric({std::move(party), secret, pool}));
-    UcxOptions ucx;
-    ucx.identity = parts.front()->address().identity;
-    ucx.secret = std::move(secret);
-    parts.push_back(make_ucx_fabric(ucx));
-    Reach reach = own_reach(UcxOptions().bind);
-    reach.no_shm = no_shm;
-    return Party(make_routed_fabric(std::move(parts), std::move(reach)));
+    auto station = std::make_unique<Station>(
+        StationOptions{std::move(party), std::move(secret), pool, no_shm});
+    if (network) station->open_network({"127.0.0.1"});
+    return Party(std::move(station));
   };
   return {name, [make] { return make; },
           [pool](std::size_t bytes) { return pool->allocate(bytes); }};
@@ -131,12 +126,13 @@ std::vector<Kind> available_kinds() {
                           lent(memory_kind()),
                           shm_kind("shm_lent", Memory::private_, true, true),
                           shm_kind("shm_mixed_lent", Memory::both, true, true),
-                          shm_kind("shm_mixed_packed_lent", Memory::both, false, true)};
+                          shm_kind("shm_mixed_packed_lent", Memory::both, false, true),
+                          station_kind("station_alone", false, "")};
   if (has_ucx()) {
     kinds.push_back(ucx_kind());
     kinds.push_back(lent(ucx_kind()));
-    kinds.push_back(routed_kind("shm_routed", ""));
-    kinds.push_back(routed_kind("ucx_routed", "not wanted here"));
+    kinds.push_back(station_kind("station_shm", true, ""));
+    kinds.push_back(station_kind("station_ucx", true, "not wanted here"));
     if (TwoHosts::unavailable().empty()) kinds.push_back(ucx_hosts_kind());
   }
   return kinds;

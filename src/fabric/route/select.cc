@@ -1,6 +1,7 @@
 #include "fabric/route/select.h"
 
 #include <algorithm>
+#include <utility>
 
 #include "fabric/shm/handshake.h"
 #include "fabric/ucx/ucx.h"
@@ -52,6 +53,23 @@ std::vector<Verdict> select(const Reach& reach, std::span<const Address> peer) {
   }
   return verdicts;
 }
+
+Route::Route(std::vector<Verdict> verdicts) : verdicts_(std::move(verdicts)) { skip_refused(); }
+
+const Verdict* Route::way() const noexcept {
+  return at_ < verdicts_.size() ? &verdicts_[at_] : nullptr;
+}
+
+void Route::refuse(Status reason) {
+  verdicts_.at(at_).refusal = std::move(reason);
+  skip_refused();
+}
+
+void Route::skip_refused() noexcept {
+  while (at_ < verdicts_.size() && !verdicts_[at_].refusal.ok()) ++at_;
+}
+
+std::string Route::explain() const { return fabric::explain(verdicts_); }
 
 Status probe_shm(const Address& address) try {
   const os::Fd socket = os::connect_unix(address.where);

@@ -1,6 +1,7 @@
 // Which fabric serves a peer, and why the others do not.
 #pragma once
 
+#include <cstddef>
 #include <span>
 #include <string>
 #include <string_view>
@@ -31,6 +32,26 @@ struct Verdict {
 // A verdict for every fabric there is, the preferred first, from the peer's addresses (all of one
 // process). Nothing is sent: a fabric that would serve may still find nobody there.
 std::vector<Verdict> select(const Reach& reach, std::span<const Address> peer);
+
+// The ways to one peer, the preferred first: one that refuses gives way to the next.
+class Route {
+ public:
+  Route() = default;
+  explicit Route(std::vector<Verdict> verdicts);
+
+  // The one to take; null if none is left.
+  const Verdict* way() const noexcept;
+  // That way does not serve after all.
+  void refuse(Status reason);
+  // As below, of all ways that refused.
+  std::string explain() const;
+
+ private:
+  void skip_refused() noexcept;
+
+  std::vector<Verdict> verdicts_;
+  std::size_t at_ = 0;
+};
 
 // Whether the process of an shm address answers, is of this user and is the one that is meant.
 // Hangs up at once; proves no secret.

@@ -44,6 +44,23 @@ TEST(Select, WhatIsMissingOnEitherSideIsSaid) {
   EXPECT_THAT(explain(select({"there", "no sockets", ""}, peer)), HasSubstr("shm: no sockets"));
 }
 
+TEST(Select, AWayThatRefusesGivesWayToTheNextAndIsRemembered) {
+  Route route(select({"here", "", ""}, peer_at("here")));
+  ASSERT_NE(route.way(), nullptr);
+  EXPECT_EQ(route.way()->kind, "shm");
+  route.refuse({Code::denied, "of another user"});
+  ASSERT_NE(route.way(), nullptr);
+  EXPECT_EQ(route.way()->kind, "ucx");
+  route.refuse({Code::denied, "nor here"});
+  EXPECT_EQ(route.way(), nullptr);
+  EXPECT_EQ(route.explain(), "shm: of another user; ucx: nor here");
+}
+
+TEST(Select, ARouteBeginsWithTheFirstWayThatServes) {
+  EXPECT_EQ(Route(select({"here", "", ""}, peer_at("there"))).way()->kind, "ucx");
+  EXPECT_EQ(Route(select({"here", "", "no network"}, peer_at("there"))).way(), nullptr);
+}
+
 TEST(Select, AProcessThatListensOnNoNetworkSaysHowToChangeThat) {
   EXPECT_FALSE(own_reach("").no_ucx.empty());
   if (has_ucx()) {

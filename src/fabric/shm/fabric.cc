@@ -8,7 +8,6 @@
 #include <typeinfo>
 
 #include "base/bytes.h"
-#include "fabric/core/fork_guard.h"
 #include "fabric/shm/core.h"
 #include "os/process/fork.h"
 #include "os/process/process.h"
@@ -386,7 +385,7 @@ TimePoint ShmCore::wake_at() const noexcept {
 }
 
 std::unique_ptr<Fabric> make_shm_fabric(ShmOptions options) {
-  return guard_against_fork(std::make_unique<ShmCore>(std::move(options)));
+  return std::make_unique<ShmCore>(std::move(options));
 }
 
 }  // namespace tensorbus::fabric

@@ -22,7 +22,7 @@ struct ShmOptions {
 };
 
 // Listens at once. A peer that dies is lost at once; one that is not polled for 6 s (stopped, or
-// stuck) is lost too. After a fork the child's copy throws.
+// stuck) is lost too. Of no use in a forked child: its station says so.
 std::unique_ptr<Fabric> make_shm_fabric(ShmOptions options);
 
 }  // namespace tensorbus::fabric

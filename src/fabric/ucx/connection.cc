@@ -7,47 +7,47 @@
 
 namespace tensorbus::fabric::ucx {
 
-Connection::Connection(const Station& station, const Address& remote, const std::string& secret,
+Connection::Connection(const Home& home, const Address& remote, const std::string& secret,
                        Deadline deadline)
-    : station_(station),
+    : home_(home),
       role_(Role::caller),
       identity_(remote.identity),
       description_(to_string(remote.identity)),
       secret_(secret),
       greeting_deadline_(deadline),
-      endpoint_(std::make_unique<Endpoint>(station.worker, station.outbox, remote.where)),
+      endpoint_(std::make_unique<Endpoint>(home.worker, home.outbox, remote.where)),
       stream_(random_number()),
-      next_heartbeat_(station.clock.now() + heartbeat_every) {
-  hello_ = {stream_, random_id(), station.self, remote.identity.id, station.worker.address()};
+      next_heartbeat_(home.clock.now() + heartbeat_every) {
+  hello_ = {stream_, random_id(), home.self, remote.identity.id, home.worker.address()};
   send(Kind::hello, 0, 0, encode(hello_));
 }
 
-Connection::Connection(const Station& station, const Hello& hello, const std::string& secret)
-    : station_(station),
+Connection::Connection(const Home& home, const Hello& hello, const std::string& secret)
+    : home_(home),
       role_(Role::answerer),
       identity_(hello.identity),
       description_(to_string(hello.identity)),
       secret_(secret),
       hello_(hello),
-      greeting_deadline_(station.clock.now() + greeting_time),
-      endpoint_(std::make_unique<Endpoint>(station.worker, station.outbox, hello.address)),
+      greeting_deadline_(home.clock.now() + greeting_time),
+      endpoint_(std::make_unique<Endpoint>(home.worker, home.outbox, hello.address)),
       stream_(random_number()),
       remote_stream_(hello.stream),
       received_(1),
-      next_heartbeat_(station.clock.now() + heartbeat_every),
+      next_heartbeat_(home.clock.now() + heartbeat_every),
       heard_(true) {
-  if (hello.expected != station.self.id) {
+  if (hello.expected != home.self.id) {
     refuse({Code::invalid_argument,
-            fmt::format("this address belongs to {} now; get a new one", to_string(station.self))});
+            fmt::format("this address belongs to {} now; get a new one", to_string(home.self))});
     return;
   }
-  welcome_ = {stream_, random_id(), station.self, {}};
+  welcome_ = {stream_, random_id(), home.self, {}};
   welcome_.proof = prove(secret_, Role::answerer, hello_, welcome_);
   send(Kind::welcome, 0, 0, encode(welcome_));
 }
 
 void Connection::send(Kind kind, std::uint64_t number, std::uint64_t index, std::string_view body) {
-  std::unique_ptr<Outgoing> message = station_.outbox.take();
+  std::unique_ptr<Outgoing> message = home_.outbox.take();
   if (body.size() > message->room().size()) {
     throw Error(Code::invalid_argument,
                 fmt::format("a message of {} bytes to {}; at most {} fit", body.size(),

@@ -18,7 +18,7 @@
 namespace tensorbus::fabric::ucx {
 
 // What all connections of a fabric share; borrowed by them.
-struct Station {
+struct Home {
   Worker& worker;
   Outbox& outbox;
   const Clock& clock;
@@ -35,10 +35,9 @@ inline constexpr Duration greeting_time = std::chrono::seconds(5);
 class Connection final : public Peer {
  public:
   // Calls a fabric.
-  Connection(const Station& station, const Address& remote, const std::string& secret,
-             Deadline deadline);
+  Connection(const Home& home, const Address& remote, const std::string& secret, Deadline deadline);
   // Answers a hello. Error if it names no reachable worker.
-  Connection(const Station& station, const Hello& hello, const std::string& secret);
+  Connection(const Home& home, const Hello& hello, const std::string& secret);
 
   const Identity& identity() const noexcept override { return identity_; }
   bool up() const noexcept override { return state_ == State::up && !lost_; }
@@ -52,7 +51,7 @@ class Connection final : public Peer {
   void send(Kind kind, std::uint64_t number, std::uint64_t index,
             std::unique_ptr<Outgoing> message);
   // An empty message to fill and send.
-  std::unique_ptr<Outgoing> outgoing() { return station_.outbox.take(); }
+  std::unique_ptr<Outgoing> outgoing() { return home_.outbox.take(); }
   std::size_t sends_under_way() const noexcept { return endpoint_->sends_under_way(); }
   std::size_t bytes_under_way() const noexcept { return endpoint_->bytes_under_way(); }
 
@@ -89,7 +88,7 @@ class Connection final : public Peer {
   void proven(std::string_view body);
   void refuse(Status reason);
 
-  Station station_;
+  Home home_;
   Role role_;
   State state_ = State::greeting;
   Identity identity_;

@@ -6,7 +6,6 @@
 #include <vector>
 
 #include "base/log.h"
-#include "fabric/core/fork_guard.h"
 #include "fabric/ucx/address.h"
 #include "fabric/ucx/admission.h"
 #include "fabric/ucx/client.h"
@@ -42,7 +41,7 @@ class UcxFabric final : public Fabric, private Receiver {
         client_(options.window),
         worker_({options.bind, effective(options.ports)}, *this),
         admission_(options.hosts, worker_.listener()),
-        station_{worker_, outbox_, *options_.clock, options_.identity} {
+        home_{worker_, outbox_, *options_.clock, options_.identity} {
     address_.where = worker_.address();
   }
 
@@ -75,7 +74,7 @@ class UcxFabric final : public Fabric, private Receiver {
           Code::invalid_argument,
           fmt::format("an address of kind \"{}\" was given to the network fabric", remote.kind));
     }
-    auto connection = std::make_shared<Connection>(station_, remote, secret, deadline);
+    auto connection = std::make_shared<Connection>(home_, remote, secret, deadline);
     connections_.emplace(connection->stream(), connection);
     return connection;
   }
@@ -193,7 +192,7 @@ class UcxFabric final : public Fabric, private Receiver {
   Outbox outbox_;  // outlives the worker
   Worker worker_;
   Admission admission_;
-  Station station_;
+  Home home_;
   std::map<std::uint64_t, std::shared_ptr<Connection>> connections_;
   std::vector<Leaving> leaving_;
   bool more_to_pack_ = false;
@@ -231,7 +230,7 @@ void UcxFabric::answer(const Frame& frame, std::string_view body) {
   if (static_cast<std::size_t>(greetings) >= max_greetings) {
     throw Error(Code::queue_full, "too many callers at once");
   }
-  auto connection = std::make_shared<Connection>(station_, hello, options_.secret);
+  auto connection = std::make_shared<Connection>(home_, hello, options_.secret);
   connections_.emplace(connection->stream(), std::move(connection));
 }
 
@@ -349,7 +348,7 @@ void UcxFabric::part_from(const std::shared_ptr<Connection>& connection, const S
 }  // namespace ucx
 
 std::unique_ptr<Fabric> make_ucx_fabric(const UcxOptions& options) {
-  return guard_against_fork(std::make_unique<ucx::UcxFabric>(options));
+  return std::make_unique<ucx::UcxFabric>(options);
 }
 
 bool has_ucx() noexcept { return true; }

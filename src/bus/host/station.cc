@@ -1,4 +1,4 @@
-#include "bus/host/claim.h"
+#include "bus/host/station.h"
 
 #include <fmt/format.h>
 
@@ -71,11 +71,10 @@ bool answers(fabric::Fabric& fabric, const fabric::Address& address, const std::
   }
 }
 
-}  // namespace
-
-void check_rank_is_free(Store& store, const std::string& space, Rank rank, fabric::Fabric& fabric,
-                        const std::string& secret, Deadline deadline) {
-  const std::string key = KeyScope(space, "bus").full(to_text(AgentKey{rank}));
+// `fabric` is polled meanwhile: no agent has it yet.
+void check_rank_is_free(Store& store, const AgentPlace& place, fabric::Fabric& fabric,
+                        Deadline deadline) {
+  const std::string key = KeyScope(place.space, "bus").full(to_text(AgentKey{place.rank}));
   const auto found = store.get(std::span(&key, 1), deadline).front();
   if (!found) return;
   fabric::Address address;
@@ -83,9 +82,9 @@ void check_rank_is_free(Store& store, const std::string& space, Rank rank, fabri
     address = decode_agent_record(*found).address;
     std::optional<Caller> caller;
     const bool here = address.identity.host == fabric.address().identity.host;
-    if (!here) caller.emplace(store, space, fabric, address, deadline);
+    if (!here) caller.emplace(store, place.space, fabric, address, deadline);
     const Deadline latest = Deadline::after(here ? patience : patience_with_others);
-    if (!answers(fabric, address, secret, sooner(deadline, latest))) return;
+    if (!answers(fabric, address, place.secret, sooner(deadline, latest))) return;
   } catch (const Error&) {
     // Malformed, or of a fabric that we cannot reach: then nobody can tell.
     return;
@@ -93,7 +92,21 @@ void check_rank_is_free(Store& store, const std::string& space, Rank rank, fabri
   throw Error(Code::invalid_argument,
               fmt::format("namespace \"{}\" has an agent of rank {} already: {}; every agent needs "
                           "a rank of its own",
-                          space, rank, to_string(address.identity)));
+                          place.space, place.rank, to_string(address.identity)));
+}
+
+}  // namespace
+
+std::unique_ptr<fabric::Station> open_station(Store& store, AgentPlace place, Deadline deadline) {
+  auto station = std::make_unique<fabric::Station>(fabric::StationOptions{
+      "rank " + std::to_string(place.rank), place.secret, std::move(place.pool)});
+  if (!place.bind.empty()) {
+    fabric::NetworkOptions network{place.bind, place.ports};
+    network.hosts.emplace();
+    station->open_network(std::move(network));
+  }
+  check_rank_is_free(store, place, *station, deadline);
+  return station;
 }
 
 }  // namespace tensorbus::bus
