@@ -15,17 +15,16 @@ constexpr std::size_t most_attached = 1024;
 
 }  // namespace
 
-Core::Core(std::vector<std::unique_ptr<fabric::Fabric>> fabrics, fabric::Reach reach,
-           std::string descriptor_secret, Counters& counters)
-    : reach_(std::move(reach)),
-      descriptor_secret_(std::move(descriptor_secret)),
+Core::Core(std::unique_ptr<fabric::Station> station, std::string descriptor_secret,
+           Counters& counters)
+    : descriptor_secret_(std::move(descriptor_secret)),
       counters_(counters),
-      fabrics_(std::move(fabrics)) {}
+      station_(std::move(station)) {}
 
 Core::~Core() {
   exposures_.clear();
   owners_.clear();
-  fabrics_.clear();
+  station_.reset();
   // Only now nobody touches their targets.
   for (auto& [id, read] : reads_) {
     read.state->finish({Code::cancelled, read.state->what + ": the endpoint was closed"});
@@ -44,23 +43,21 @@ std::string Core::expose_frozen(std::span<const TensorView> tensors,
 std::string Core::expose(std::span<const TensorView> tensors, bool frozen) {
   fabric::Descriptor descriptor;
   descriptor.frozen = frozen;
-  descriptor.owner = fabrics_.front()->address().identity;
+  descriptor.owner = station_->address().identity;
   descriptor.secret = descriptor_secret_;
-  std::vector<std::unique_ptr<fabric::Region>> regions;
-  for (const auto& fabric : fabrics_) {
-    regions.push_back(fabric->expose(tensors));
-    const fabric::Address& address = fabric->address();
-    descriptor.ways.push_back({address.kind, address.where, regions.back()->number()});
+  auto region = station_->expose(tensors);
+  for (const fabric::Address& address : station_->addresses()) {
+    descriptor.ways.push_back({address.kind, address.where, region->number()});
   }
-  descriptor.forms = regions.front()->forms();
+  descriptor.forms = region->forms();
   std::string bytes = encode(descriptor);
-  exposures_.emplace(regions.front()->number(), std::move(regions));
+  exposures_.emplace(region->number(), std::move(region));
   counters_.exposures.set(exposures_.size());
   return bytes;
 }
 
 bool Core::release(const fabric::Descriptor& descriptor) {
-  if (descriptor.owner != fabrics_.front()->address().identity) {
+  if (descriptor.owner != station_->address().identity) {
     throw Error(Code::invalid_argument,
                 "this descriptor was made by another endpoint, of " + to_string(descriptor.owner));
   }
@@ -81,11 +78,13 @@ void Core::start(fabric::OpId id, PendingRead pending) {
   }
 }
 
-fabric::Fabric* Core::fabric_of(std::string_view kind) const {
-  for (const auto& fabric : fabrics_) {
-    if (fabric->address().kind == kind) return fabric.get();
-  }
-  return nullptr;
+void Core::call(Owner& owner) {
+  owner.peer = station_->connect(owner.route, owner.secret, Deadline(now() + connecting_time));
+}
+
+void Core::forget(const Owner& owner) {
+  owners_.erase(owner.identity.id);
+  counters_.connections.set(owners_.size());
 }
 
 Core::OwnerPtr Core::owner_of(const PendingRead& read) {
@@ -105,16 +104,11 @@ Core::OwnerPtr Core::owner_of(const PendingRead& read) {
   auto owner = std::make_shared<Owner>();
   owner->identity = descriptor.owner;
   owner->secret = read.secret;
-  owner->verdicts = select(reach_, addresses(descriptor));
-  const auto serves = [](const fabric::Verdict& verdict) { return verdict.refusal.ok(); };
-  const auto first = std::ranges::find_if(owner->verdicts, serves);
-  if (first == owner->verdicts.end()) {
-    throw Error(Code::unreachable, "no fabric reaches it: " + explain(owner->verdicts));
+  owner->route = station_->route_to(addresses(descriptor));
+  if (owner->route.way() == nullptr) {
+    throw Error(Code::unreachable, "no fabric reaches it: " + owner->route.explain());
   }
-  owner->current = static_cast<std::size_t>(first - owner->verdicts.begin());
-  owner->fabric = fabric_of(first->kind);
-  owner->peer =
-      owner->fabric->connect(first->address, owner->secret, Deadline(now() + connecting_time));
+  call(*owner);
   owners_[descriptor.owner.id] = owner;
   counters_.connections.set(owners_.size());
   return owner;
@@ -122,38 +116,29 @@ Core::OwnerPtr Core::owner_of(const PendingRead& read) {
 
 // Another user's process, say, does not share its memory but may be reached over the network.
 void Core::try_next(const OwnerPtr& owner, Status refusal) {
-  const bool elsewhere = refusal.code == Code::denied;
   const Code code = refusal.code;
-  owner->verdicts[owner->current].refusal = std::move(refusal);
-  while (elsewhere && ++owner->current < owner->verdicts.size()) {
-    fabric::Verdict& next = owner->verdicts[owner->current];
-    if (!next.refusal.ok()) continue;
+  owner->route.refuse(std::move(refusal));
+  while (code == Code::denied && owner->route.way() != nullptr) {
     try {
-      owner->fabric = fabric_of(next.kind);
-      owner->peer =
-          owner->fabric->connect(next.address, owner->secret, Deadline(now() + connecting_time));
-      return;
+      return call(*owner);
     } catch (...) {
-      next.refusal = current_exception_status();
+      owner->route.refuse(current_exception_status());
     }
   }
-  owners_.erase(owner->identity.id);
-  counters_.connections.set(owners_.size());
-  const Status status{code, explain(owner->verdicts)};
+  forget(*owner);
+  const Status status{code, owner->route.explain()};
   for (const fabric::OpId id : waiting_for(owner)) finish(id, status);
 }
 
 void Core::proceed(fabric::OpId id, Running& read) {
-  const std::string& kind = read.owner->verdicts[read.owner->current].kind;
-  if (read.let_go && kind != "shm") give_up_aliasing(read);
-  const fabric::Way& way = *std::ranges::find(read.descriptor.ways, kind, &fabric::Way::kind);
-  if (const auto known = read.owner->attached.find(way.region);
-      known != read.owner->attached.end()) {
+  if (read.let_go && read.owner->route.way()->kind != "shm") give_up_aliasing(read);
+  const auto& attached = read.owner->attached;
+  if (const auto known = attached.find(read.number()); known != attached.end()) {
     read.region = known->second;
     return begin_reading(id, read);
   }
   read.stage = Running::Stage::attaching;
-  read.owner->fabric->attach(*read.owner->peer, way.region, id, read.deadline);
+  station_->attach(*read.owner->peer, read.number(), id, read.deadline);
 }
 
 void Core::begin_reading(fabric::OpId id, Running& read) {
@@ -165,8 +150,7 @@ void Core::begin_reading(fabric::OpId id, Running& read) {
   if (read.let_go) {
     // The owner must know before we look: from its answer on the memory is ours to see.
     read.stage = Running::Stage::holding;
-    return send(*read.owner->fabric, read.owner->peer,
-                {Holding::Kind::hold, read.region->number()});
+    return send(read.owner->peer, {Holding::Kind::hold, read.number()});
   }
   read.stage = Running::Stage::reading;
   read.state->set_path(read.region->path());
@@ -174,7 +158,7 @@ void Core::begin_reading(fabric::OpId id, Running& read) {
   request.stream = read.stream;
   request.sources = {{read.owner->peer, read.region, read.descriptor.ticket}};
   request.targets = read.targets;
-  read.owner->fabric->read(std::move(request), id, read.deadline);
+  station_->read(std::move(request), id, read.deadline);
 }
 
 void Core::give_up_aliasing(Running& read) {
@@ -203,12 +187,11 @@ void Core::on_held(fabric::OpId id, Running& read) {
 void Core::let_go(const Id16& owner, std::uint64_t region) {
   const auto found = owners_.find(owner);
   if (found == owners_.end() || !found->second->up) return;  // it is gone, or sees us go
-  send(*found->second->fabric, found->second->peer, {Holding::Kind::let_go, region});
+  send(found->second->peer, {Holding::Kind::let_go, region});
 }
 
-void Core::send(fabric::Fabric& fabric, const std::shared_ptr<fabric::Peer>& peer,
-                const Holding& message) {
-  outbox_.push_back({&fabric, peer, encode(message)});
+void Core::send(const std::shared_ptr<fabric::Peer>& peer, const Holding& message) {
+  outbox_.push_back({peer, encode(message)});
   send_what_waits();
 }
 
@@ -216,7 +199,7 @@ void Core::send_what_waits() {
   std::vector<Outgoing> rest;
   for (Outgoing& each : outbox_) {
     try {
-      each.fabric->send(*each.peer, std::as_bytes(std::span(each.bytes)));
+      station_->send(*each.peer, std::as_bytes(std::span(each.bytes)));
     } catch (const Error& error) {
       if (error.code() == Code::queue_full) rest.push_back(std::move(each));
     }
@@ -230,7 +213,7 @@ void Core::cancel(fabric::OpId id) {
   if (found->second.waits_here()) {
     return finish(id, {Code::cancelled, "it was cancelled"});
   }
-  found->second.owner->fabric->cancel(id);
+  station_->cancel(id);
 }
 
 void Core::finish(fabric::OpId id, Status status) {
@@ -253,25 +236,14 @@ void Core::finish(fabric::OpId id, Status status) {
 }
 
 bool Core::poll() {
-  bool any = false;
-  for (const auto& fabric : fabrics_) {
-    for (const fabric::Event& event : fabric->poll()) {
-      any = true;
-      if (const auto* completion = std::get_if<fabric::Completion>(&event)) {
-        on(*completion);
-      } else if (const auto* message = std::get_if<fabric::Message>(&event)) {
-        on(*fabric, *message);
-      } else if (const auto* up = std::get_if<fabric::PeerUp>(&event)) {
-        on(*up);
-      } else if (const auto* lost = std::get_if<fabric::PeerLost>(&event)) {
-        on(*lost);
-      }
-    }
+  const std::span<const fabric::Event> events = station_->poll();
+  for (const fabric::Event& event : events) {
+    std::visit([this](const auto& each) { on(each); }, event);
   }
   if (!outbox_.empty()) send_what_waits();
   ledger_.look();
   expire_waiting();
-  return any;
+  return !events.empty();
 }
 
 void Core::on(const fabric::Completion& completion) {
@@ -280,12 +252,12 @@ void Core::on(const fabric::Completion& completion) {
   Running& read = found->second;
   if (!completion.status.ok() || read.stage == Running::Stage::reading) {
     if (completion.status.code == Code::withdrawn) {
-      for (const fabric::Way& way : read.descriptor.ways) read.owner->attached.erase(way.region);
+      read.owner->attached.erase(read.number());
     }
     return finish(completion.id, completion.status);
   }
   auto& attached = read.owner->attached;
-  attached[completion.region->number()] = completion.region;
+  attached[read.number()] = completion.region;
   // The lowest number is the oldest.
   if (attached.size() > most_attached) attached.erase(attached.begin());
   try {
@@ -296,28 +268,28 @@ void Core::on(const fabric::Completion& completion) {
   }
 }
 
-void Core::on(fabric::Fabric& fabric, const fabric::Message& message) {
+void Core::on(const fabric::Message& message) {
   const fabric::Identity& from = message.from->identity();
   Holding holding;
   try {
     holding = decode_holding(message.bytes);
   } catch (const Error& error) {
     log::warn("{} sent {}", to_string(from), error.what());
-    return fabric.disconnect(*message.from);
+    return station_->disconnect(*message.from);
   }
   using Kind = Holding::Kind;
   if (holding.kind == Kind::let_go) return ledger_.let_go(from, holding.region);
   if (holding.kind == Kind::hold) {
-    return send(fabric, message.from, {ledger_.hold(from, holding.region), holding.region});
+    return send(message.from, {ledger_.hold(from, holding.region), holding.region});
   }
   const auto waits = std::ranges::find_if(reads_, [&](const auto& entry) {
     const Running& read = entry.second;
     return read.stage == Running::Stage::holding && read.owner->peer == message.from &&
-           read.region->number() == holding.region;
+           read.number() == holding.region;
   });
   if (waits == reads_.end()) {  // cancelled meanwhile
     if (holding.kind == Kind::held) {
-      send(fabric, message.from, {Kind::let_go, holding.region});
+      send(message.from, {Kind::let_go, holding.region});
     }
     return;
   }
@@ -354,8 +326,7 @@ void Core::on(const fabric::PeerUp& up) {
   const OwnerPtr owner = owner_of(*up.peer);
   if (owner == nullptr) return;  // one that reads from us
   owner->up = true;
-  log::debug("{} is read through {}", to_string(owner->identity),
-             owner->verdicts[owner->current].kind);
+  log::debug("{} is read through {}", to_string(owner->identity), owner->route.way()->kind);
   for (const fabric::OpId id : waiting_for(owner)) {
     try {
       proceed(id, reads_.at(id));
@@ -371,8 +342,7 @@ void Core::on(const fabric::PeerLost& lost) {
   const OwnerPtr owner = owner_of(*lost.peer);
   if (owner == nullptr) return;
   if (!owner->up) return try_next(owner, lost.reason);
-  owners_.erase(owner->identity.id);
-  counters_.connections.set(owners_.size());
+  forget(*owner);
   std::vector<fabric::OpId> over;
   for (const auto& [id, read] : reads_) {
     if (read.owner == owner && read.waits_here()) over.push_back(id);
@@ -389,22 +359,17 @@ void Core::expire_waiting() {
   for (const fabric::OpId id : late) finish(id, status);
 }
 
-bool Core::arm() {
-  return outbox_.empty() &&
-         std::ranges::all_of(fabrics_, [](const auto& fabric) { return fabric->arm(); });
-}
+bool Core::arm() { return outbox_.empty() && station_->arm(); }
 
 TimePoint Core::wake_at() const noexcept {
-  TimePoint first = TimePoint::max();
-  for (const auto& fabric : fabrics_) first = std::min(first, fabric->wake_at());
+  TimePoint first = station_->wake_at();
   for (const auto& [id, read] : reads_) first = std::min(first, read.deadline.at());
   return first;
 }
 
 std::vector<int> Core::descriptors() const {
-  std::vector<int> fds;
-  for (const auto& fabric : fabrics_) fds.push_back(fabric->fd());
-  for (const int fd : ledger_.descriptors()) fds.push_back(fd);
+  std::vector<int> fds = ledger_.descriptors();
+  fds.push_back(station_->fd());
   return fds;
 }
 

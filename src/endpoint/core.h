@@ -1,4 +1,4 @@
-// What an endpoint's loop thread owns: the fabrics, what is exposed, whom it reads from.
+// What an endpoint's loop thread owns: the station, what is exposed, whom it reads from.
 #pragma once
 
 #include <functional>
@@ -11,8 +11,7 @@
 #include "endpoint/alias_ledger.h"
 #include "endpoint/read_operation.h"
 #include "fabric/core/descriptor.h"
-#include "fabric/core/fabric.h"
-#include "fabric/route/select.h"
+#include "fabric/route/station.h"
 #include "observe/counter.h"
 
 namespace tensorbus::endpoint {
@@ -52,9 +51,7 @@ struct PendingRead {
 
 class Core {
  public:
-  // `fabrics` in the order of preference; all have one identity.
-  Core(std::vector<std::unique_ptr<fabric::Fabric>> fabrics, fabric::Reach reach,
-       std::string descriptor_secret, Counters& counters);
+  Core(std::unique_ptr<fabric::Station> station, std::string descriptor_secret, Counters& counters);
   // Reads that run end as cancelled.
   ~Core();
 
@@ -70,21 +67,20 @@ class Core {
 
   // True if something happened.
   bool poll();
-  // As Fabric's, for all of them.
+  // As the station's.
   bool arm();
   TimePoint wake_at() const noexcept;
   std::vector<int> descriptors() const;
 
  private:
-  // A process that we read from, and the fabric that serves it.
+  // A process that we read from, and how it is reached.
   struct Owner {
     fabric::Identity identity;
     std::string secret;
-    std::vector<fabric::Verdict> verdicts;
-    std::size_t current = 0;  // the verdict that is tried or serves
-    fabric::Fabric* fabric = nullptr;
+    fabric::Route route;
     std::shared_ptr<fabric::Peer> peer;
     bool up = false;
+    // By the number that descriptors give the region.
     std::map<std::uint64_t, std::shared_ptr<const fabric::RemoteRegion>> attached;
   };
   using OwnerPtr = std::shared_ptr<Owner>;
@@ -93,7 +89,9 @@ class Core {
     OwnerPtr owner;
     std::shared_ptr<const fabric::RemoteRegion> region;
 
-    // Not the fabric's: we ourselves see to its end.
+    // As the descriptor has it: a station numbers its regions for all transports.
+    std::uint64_t number() const { return descriptor.ways.front().region; }
+    // Not the station's: we ourselves see to its end.
     bool waits_here() const { return stage == Stage::connecting || stage == Stage::holding; }
   };
 
@@ -105,29 +103,26 @@ class Core {
   static void give_up_aliasing(Running& read);
   void on_held(fabric::OpId id, Running& read);
   void finish(fabric::OpId id, Status status);
-  void on(fabric::Fabric& fabric, const fabric::Message& message);
+  void on(const fabric::Message& message);
   void on(const fabric::Completion& completion);
   void on(const fabric::PeerUp& up);
   void on(const fabric::PeerLost& lost);
   OwnerPtr owner_of(const fabric::Peer& peer) const;
   std::vector<fabric::OpId> waiting_for(const OwnerPtr& owner) const;
   void expire_waiting();
-  void send(fabric::Fabric& fabric, const std::shared_ptr<fabric::Peer>& peer,
-            const Holding& message);
+  void send(const std::shared_ptr<fabric::Peer>& peer, const Holding& message);
   void send_what_waits();
-  fabric::Fabric* fabric_of(std::string_view kind) const;
+  void call(Owner& owner);
+  void forget(const Owner& owner);
 
-  const fabric::Reach reach_;
   const std::string descriptor_secret_;
   Counters& counters_;
-  std::vector<std::unique_ptr<fabric::Fabric>> fabrics_;
-  // By the number of the region in the first fabric.
-  std::map<std::uint64_t, std::vector<std::unique_ptr<fabric::Region>>> exposures_;
-  std::map<Id16, OwnerPtr> owners_;  // by the owner's id
+  std::unique_ptr<fabric::Station> station_;
+  std::map<std::uint64_t, std::unique_ptr<fabric::Region>> exposures_;  // by number
+  std::map<Id16, OwnerPtr> owners_;                                     // by the owner's id
   std::map<fabric::OpId, Running> reads_;
   AliasLedger ledger_;
   struct Outgoing {
-    fabric::Fabric* fabric;
     std::shared_ptr<fabric::Peer> peer;
     std::string bytes;
   };

@@ -9,8 +9,7 @@
 #include "base/secret.h"
 #include "endpoint/loop.h"
 #include "fabric/core/pool.h"
-#include "fabric/shm/fabric.h"
-#include "fabric/ucx/ucx.h"
+#include "fabric/route/station.h"
 #include "os/process/fork.h"
 #include "tensor/view.h"
 
@@ -91,19 +90,13 @@ class Endpoint::Impl {
         secret_in_descriptors_(options.secret_in_descriptors),
         pool_(options.pool != nullptr ? options.pool : std::make_shared<fabric::Pool>()) {
     if (secret_.empty()) throw Error(Code::invalid_argument, "an empty secret protects nothing");
-    std::vector<std::unique_ptr<fabric::Fabric>> fabrics;
-    fabrics.push_back(fabric::make_shm_fabric({options.name, secret_, pool_}));
+    auto station =
+        std::make_unique<fabric::Station>(fabric::StationOptions{options.name, secret_, pool_});
     if (!options.bind.empty()) {
-      fabric::UcxOptions network;
-      network.identity = fabrics.front()->address().identity;
-      network.secret = secret_;
-      network.bind = options.bind;
-      network.ports = {options.first_port, options.last_port};
-      fabrics.push_back(fabric::make_ucx_fabric(network));
+      station->open_network({options.bind, {options.first_port, options.last_port}});
     }
     loop_ = std::make_unique<endpoint::Loop>(std::make_unique<endpoint::Core>(
-        std::move(fabrics), fabric::own_reach(options.bind),
-        secret_in_descriptors_ ? secret_ : std::string(), counters_));
+        std::move(station), secret_in_descriptors_ ? secret_ : std::string(), counters_));
     mailbox_ = loop_->mailbox();
   }
 

@@ -14,7 +14,7 @@ namespace {
 
 // A woken thread costs more than this much looking around.
 constexpr Duration spin_time = std::chrono::microseconds(50);
-// Peers take a fabric that is not polled for stopped.
+// Peers take a station that is not polled for stopped.
 constexpr Duration longest_pause = std::chrono::milliseconds(500);
 
 // Signals belong to the application's threads.
@@ -96,7 +96,7 @@ void Loop::run(std::unique_ptr<Core> core) {
         }
       }
     } catch (...) {
-      // A fabric that cannot be polled serves nobody any more.
+      // A station that cannot be polled serves nobody any more.
       log::error("an endpoint ends: {}", current_exception_status().message);
       break;
     }

@@ -37,7 +37,7 @@ class Mailbox {
   bool closed_ = false;
 };
 
-// Spins briefly after something happened, then sleeps until a fabric or a caller wakes it.
+// Spins briefly after something happened, then sleeps until the station or a caller wakes it.
 class Loop {
  public:
   explicit Loop(std::unique_ptr<Core> core);
