@@ -14,14 +14,13 @@ constexpr unsigned polls_per_look = 16;
 constexpr Duration signals_every = std::chrono::milliseconds(20);
 // While callers come and go our own thread only looks whether they still do.
 constexpr Duration rest = std::chrono::milliseconds(5);
-constexpr std::size_t most_fabrics = 2;
 
 void relax() noexcept { __builtin_ia32_pause(); }
 
 }  // namespace
 
-Loop::Loop(Events& events, std::vector<std::unique_ptr<fabric::Fabric>> fabrics, SpinBudget spin)
-    : events_(events), fabrics_(std::move(fabrics)), spin_(spin) {
+Loop::Loop(Events& events, fabric::Progress& station, SpinBudget spin)
+    : events_(events), station_(station), spin_(spin) {
   for (const int fd : {wake_.get(), keeper_wake_.get()}) os::close_in_children(fd);
   keeper_ = std::thread([this] { keep(); });
 }
@@ -55,35 +54,28 @@ void Loop::close() noexcept {
 }
 
 void Loop::poll() {
-  bool happened = false;
-  for (const auto& fabric : fabrics_) {
-    for (const fabric::Event& event : fabric->poll()) {
-      happened = true;
-      if (const auto* message = std::get_if<fabric::Message>(&event)) {
-        events_.on_message(*message->from, message->bytes);
-      } else if (const auto* up = std::get_if<fabric::PeerUp>(&event)) {
-        events_.on_up(up->peer);
-      } else if (const auto* lost = std::get_if<fabric::PeerLost>(&event)) {
-        events_.on_lost(*lost->peer, lost->reason);
-      }
+  const std::span<const fabric::Event> events = station_.poll();
+  for (const fabric::Event& event : events) {
+    if (const auto* message = std::get_if<fabric::Message>(&event)) {
+      events_.on_message(*message->from, message->bytes);
+    } else if (const auto* up = std::get_if<fabric::PeerUp>(&event)) {
+      events_.on_up(up->peer);
+    } else if (const auto* lost = std::get_if<fabric::PeerLost>(&event)) {
+      events_.on_lost(*lost->peer, lost->reason);
     }
   }
   events_.on_turn();
-  if (happened && followers_ > 0) changed_.notify_all();
+  if (!events.empty() && followers_ > 0) changed_.notify_all();
 }
 
 void Loop::sleep(Lock& lock, Deadline deadline, bool keeper) {
-  std::array<pollfd, most_fabrics + 2> fds{};
-  std::size_t count = 0;
-  for (const auto& fabric : fabrics_) {
-    if (!fabric->arm()) return;
-    deadline = sooner(deadline, Deadline(fabric->wake_at()));
-    fds[count++] = {fabric->fd(), POLLIN, 0};
-  }
-  fds[count++] = {wake_.get(), POLLIN, 0};
-  if (keeper) fds[count++] = {keeper_wake_.get(), POLLIN, 0};
+  if (!station_.arm()) return;
+  deadline = sooner(deadline, Deadline(station_.wake_at()));
+  const std::array<int, 3> awaited{station_.fd(), wake_.get(), keeper_wake_.get()};
+  std::array<pollfd, 3> fds{};
+  for (std::size_t i = 0; i < fds.size(); ++i) fds[i] = {awaited[i], POLLIN, 0};
   const Unlocked unlocked(lock);
-  os::sleep_ready({fds.data(), count}, deadline);
+  os::sleep_ready(std::span(fds).first(keeper ? 3 : 2), deadline);
 }
 
 // Whoever spins with the lock would keep it for ever.

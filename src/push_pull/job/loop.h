@@ -1,4 +1,4 @@
-// Who polls the fabrics. A thread that waits does it itself: between two processes that are both
+// Who polls the station. A thread that waits does it itself: between two processes that are both
 // awake nothing is handed from thread to thread, allocated or asked of the kernel. When nobody
 // waits a thread of our own keeps connections alive and takes what comes.
 #pragma once
@@ -10,10 +10,8 @@
 #include <memory>
 #include <mutex>
 #include <optional>
-#include <span>
 #include <string_view>
 #include <thread>
-#include <vector>
 
 #include "base/waiting.h"
 #include "fabric/core/fabric.h"
@@ -40,15 +38,13 @@ class Loop {
     virtual void on_turn() = 0;
   };
 
-  // `events` is borrowed.
-  Loop(Events& events, std::vector<std::unique_ptr<fabric::Fabric>> fabrics, SpinBudget spin);
+  // `events` and `station` are borrowed.
+  Loop(Events& events, fabric::Progress& station, SpinBudget spin);
   ~Loop();
   Loop(const Loop&) = delete;
   Loop& operator=(const Loop&) = delete;
 
-  std::span<const std::unique_ptr<fabric::Fabric>> fabrics() const noexcept { return fabrics_; }
-
-  // For everything that touches fabrics, or what Events keep. Error in a forked child and after
+  // For everything that touches the station, or what Events keep. Error in a forked child and after
   // close().
   Lock lock() {
     if (os::fork_generation() != generation_) refuse();
@@ -117,7 +113,7 @@ class Loop {
   [[noreturn]] void refuse() const;
 
   Events& events_;
-  std::vector<std::unique_ptr<fabric::Fabric>> fabrics_;
+  fabric::Progress& station_;
   SpinBudget spin_;
   const unsigned generation_ = os::fork_generation();
 

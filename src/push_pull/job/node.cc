@@ -7,8 +7,7 @@
 
 #include "base/config.h"
 #include "base/log.h"
-#include "fabric/shm/fabric.h"
-#include "fabric/ucx/ucx.h"
+#include "fabric/route/address.h"
 #include "os/net/tcp.h"
 
 namespace tensorbus::push_pull {
@@ -74,10 +73,10 @@ Node::Node(Role role, const NodeOptions& options, Client& client)
       client_(client),
       pool_(options.pool != nullptr ? options.pool : std::make_shared<fabric::Pool>()),
       membership_(self_, options) {
-  links_.resize(static_cast<std::size_t>(role == Role::worker ? job_.servers : job_.workers));
+  partners_.resize(static_cast<std::size_t>(role == Role::worker ? job_.servers : job_.workers));
   meet_the_others(options);
   connect_all(options.deadline);
-  log::info("push-pull: {} is connected to {} {}s", to_string(self_), links_.size(),
+  log::info("push-pull: {} is connected to {} {}s", to_string(self_), partners_.size(),
             to_string(other(0).role));
 }
 
@@ -102,50 +101,44 @@ bool Node::needs_network(const Record& other) const {
 }
 
 void Node::meet_the_others(const NodeOptions& options) {
-  std::vector<std::unique_ptr<fabric::Fabric>> fabrics;
-  fabric::ShmOptions shm;
-  shm.name = to_string(self_);
-  shm.secret = membership_.secret();
-  shm.pool = pool_;
-  fabrics.push_back(fabric::make_shm_fabric(std::move(shm)));
+  station_ = std::make_unique<fabric::Station>(
+      fabric::StationOptions{to_string(self_), membership_.secret(), pool_});
   const auto bind = [&] {
     return options.bind.empty() ? os::address_towards(job_.host, job_.port) : options.bind;
   };
-  record_ = {options.transport, fabrics.front()->address(), hosts_of(bind)};
+  record_ = {options.transport, station_->address(), hosts_of(bind)};
   membership_.join(encode(record_), options.deadline);
   membership_.wait_for_all(options.deadline);
 
-  for (std::size_t group = 0; group < links_.size(); ++group) {
+  for (std::size_t group = 0; group < partners_.size(); ++group) {
     others_.push_back(decode(membership_.record(other(static_cast<int>(group)))));
   }
   if (std::ranges::any_of(others_, [this](const Record& each) { return needs_network(each); })) {
-    fabric::UcxOptions network;
-    network.identity = record_.address.identity;
-    network.secret = membership_.secret();
-    network.bind = bind();
-    network.ports = {options.first_port, options.last_port};
-    network.hosts.emplace();
-    for (const Record& each : others_) {
-      network.hosts->insert(network.hosts->end(), each.hosts.begin(), each.hosts.end());
-    }
-    fabrics.push_back(fabric::make_ucx_fabric(network));
-    membership_.publish_address(fabric::encode(fabrics.back()->address()), options.deadline);
+    open_network(options, bind());
   }
-  // Schedulers only sleep.
-  std::size_t nodes_here = 0;
+  Loop::Events& events = *this;
+  loop_ = std::make_unique<Loop>(events, *station_, spin_for(nodes_here(), options.spin));
+}
+
+void Node::open_network(const NodeOptions& options, const std::string& bind) {
+  fabric::NetworkOptions network{bind, {options.first_port, options.last_port}};
+  network.hosts.emplace();
+  for (const Record& each : others_) {
+    network.hosts->insert(network.hosts->end(), each.hosts.begin(), each.hosts.end());
+  }
+  station_->open_network(std::move(network));
+  membership_.publish_address(fabric::encode(network_only(station_->address())), options.deadline);
+}
+
+// Schedulers only sleep.
+std::size_t Node::nodes_here() const {
+  std::size_t count = 0;
   for (const Member& member : membership_.everybody()) {
     if (member.role == Role::scheduler) continue;
     const Record each = decode(membership_.record(member));
-    nodes_here += each.address.identity.host == record_.address.identity.host ? 1 : 0;
+    count += each.address.identity.host == record_.address.identity.host ? 1 : 0;
   }
-  // The loop calls us before we have it.
-  for (const auto& fabric : fabrics) fabrics_.push_back(fabric.get());
-  Loop::Events& events = *this;
-  loop_ = std::make_unique<Loop>(events, std::move(fabrics), spin_for(nodes_here, options.spin));
-}
-
-fabric::Fabric& Node::fabric_for(const Record& other) const {
-  return needs_network(other) ? *fabrics_.back() : *fabrics_.front();
+  return count;
 }
 
 void Node::connect_all(Deadline deadline) {
@@ -160,29 +153,28 @@ void Node::connect_all(Deadline deadline) {
   if (self_.role == Role::worker) {
     for (int group = 0; group < static_cast<int>(others_.size()); ++group) {
       const auto index = static_cast<std::size_t>(group);
-      const auto peer =
-          fabric_for(others_[index]).connect(addresses[index], membership_.secret(), deadline);
+      const auto peer = station_->connect(addresses[index], membership_.secret(), deadline);
       calling_[peer.get()] = group;
     }
   }
   const auto first_absent = [this] {
-    return std::ranges::find_if(links_, [](const auto& link) { return link == nullptr; });
+    return std::ranges::find_if(partners_, [](const auto& partner) { return partner == nullptr; });
   };
-  const auto absent = [&] { return first_absent() != links_.end(); };
+  const auto absent = [&] { return first_absent() != partners_.end(); };
   loop_->wait(lock, deadline,
               [&] { return failure_.has_value() || !absent() || membership_.lost().has_value(); });
   if (failure_) throw Error(*failure_);
   if (!absent()) return;
   if (const auto lost = membership_.lost()) throw Error(*lost);
-  const auto group = static_cast<int>(first_absent() - links_.begin());
+  const auto group = static_cast<int>(first_absent() - partners_.begin());
   throw Error(Code::timeout, to_string(other(group)) + " did not connect in time");
 }
 
-void Node::add_link(fabric::Fabric& fabric, const std::shared_ptr<fabric::Peer>& peer, int group) {
-  auto link = std::make_unique<Link>(fabric, peer, group,
-                                     fmt::format("{} {}", to_string(other(0).role), group));
-  by_peer_[peer.get()] = link.get();
-  Link& added = *(links_[static_cast<std::size_t>(group)] = std::move(link));
+void Node::add_partner(const std::shared_ptr<fabric::Peer>& peer, int group) {
+  auto partner = std::make_unique<Partner>(station_->serving(*peer), peer, group,
+                                           fmt::format("{} {}", to_string(other(0).role), group));
+  by_peer_[peer.get()] = partner.get();
+  Partner& added = *(partners_[static_cast<std::size_t>(group)] = std::move(partner));
   client_.on_up(added);
 }
 
@@ -190,12 +182,12 @@ void Node::on_up(const std::shared_ptr<fabric::Peer>& peer) {
   if (const auto called = calling_.find(peer.get()); called != calling_.end()) {
     const int group = called->second;
     calling_.erase(called);
-    return add_link(fabric_for(others_[static_cast<std::size_t>(group)]), peer, group);
+    return add_partner(peer, group);
   }
   for (std::size_t group = 0; group < others_.size(); ++group) {
     const Record& each = others_[group];
-    if (each.address.identity.id != peer->identity().id || links_[group] != nullptr) continue;
-    return add_link(fabric_for(each), peer, static_cast<int>(group));
+    if (each.address.identity.id != peer->identity().id || partners_[group] != nullptr) continue;
+    return add_partner(peer, static_cast<int>(group));
   }
   log::warn("push-pull: {} has no business here", fabric::to_string(peer->identity()));
 }
@@ -203,25 +195,25 @@ void Node::on_up(const std::shared_ptr<fabric::Peer>& peer) {
 void Node::on_message(fabric::Peer& peer, std::string_view message) {
   const auto found = by_peer_.find(&peer);
   if (found == by_peer_.end() || found->second->lost()) return;
-  Link& link = *found->second;
+  Partner& partner = *found->second;
   try {
     Decoder decoder(message);
     const wire::Kind kind = wire::take_kind(decoder);
     if (kind == wire::Kind::inlet_closed) {
-      link.forget_inlet(wire::take<wire::InletClosed>(decoder).inlet);
+      partner.forget_inlet(wire::take<wire::InletClosed>(decoder).inlet);
       return decoder.end();
     }
-    if (kind != wire::Kind::part) return client_.on_message(link, kind, decoder);
-    const auto whole = link.assemble(decoder.raw(decoder.left()));
+    if (kind != wire::Kind::part) return client_.on_message(partner, kind, decoder);
+    const auto whole = partner.assemble(decoder.raw(decoder.left()));
     if (!whole) return;
     Decoder joined(*whole);
     const wire::Kind inner = wire::take_kind(joined);
     if (inner == wire::Kind::part) throw Error(Code::failed, "a message within a message");
-    client_.on_message(link, inner, joined);
+    client_.on_message(partner, inner, joined);
   } catch (const Error& error) {
-    link.disconnect();
+    partner.disconnect();
     on_lost(peer, {Code::peer_lost,
-                   fmt::format("{} sent what it must not: {}", link.name(), error.what())});
+                   fmt::format("{} sent what it must not: {}", partner.name(), error.what())});
   }
 }
 
@@ -238,8 +230,8 @@ void Node::on_lost(fabric::Peer& peer, const Status& reason) {
 }
 
 void Node::on_turn() {
-  for (const auto& link : links_) {
-    if (link != nullptr) link->flush();
+  for (const auto& partner : partners_) {
+    if (partner != nullptr) partner->flush();
   }
   client_.on_turn();
 }

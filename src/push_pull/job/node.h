@@ -8,12 +8,12 @@
 #include <vector>
 
 #include "base/ticker.h"
-#include "fabric/core/fabric.h"
 #include "fabric/core/pool.h"
+#include "fabric/route/station.h"
 #include "os/net/ip_address.h"
-#include "push_pull/job/link.h"
 #include "push_pull/job/loop.h"
 #include "push_pull/job/membership.h"
+#include "push_pull/job/partner.h"
 #include "tensorbus/push_pull.h"
 
 namespace tensorbus::push_pull {
@@ -24,10 +24,10 @@ class Node : private Loop::Events {
   class Client {
    public:
     virtual ~Client() = default;
-    virtual void on_up(Link& link) = 0;
+    virtual void on_up(Partner& partner) = 0;
     // An Error ends the connection.
-    virtual void on_message(Link& link, wire::Kind kind, Decoder& message) = 0;
-    virtual void on_lost(Link& link) = 0;
+    virtual void on_message(Partner& partner, wire::Kind kind, Decoder& message) = 0;
+    virtual void on_lost(Partner& partner) = 0;
     virtual void on_turn() = 0;
   };
 
@@ -37,7 +37,7 @@ class Node : private Loop::Events {
 
   Loop& loop() noexcept { return *loop_; }
   // By group.
-  std::span<const std::unique_ptr<Link>> links() const noexcept { return links_; }
+  std::span<const std::unique_ptr<Partner>> partners() const noexcept { return partners_; }
   fabric::Pool& pool() noexcept { return *pool_; }
   // Of the times of requests.
   const Ticker& ticker() const noexcept { return ticker_; }
@@ -58,8 +58,9 @@ class Node : private Loop::Events {
   void meet_the_others(const NodeOptions& options);
   bool needs_network(const Record& other) const;
   void connect_all(Deadline deadline);
-  void add_link(fabric::Fabric& fabric, const std::shared_ptr<fabric::Peer>& peer, int group);
-  fabric::Fabric& fabric_for(const Record& other) const;
+  void open_network(const NodeOptions& options, const std::string& bind);
+  std::size_t nodes_here() const;
+  void add_partner(const std::shared_ptr<fabric::Peer>& peer, int group);
   Member other(int group) const;
 
   void on_up(const std::shared_ptr<fabric::Peer>& peer) override;
@@ -75,11 +76,11 @@ class Node : private Loop::Events {
   Membership membership_;
   Record record_;
   std::vector<Record> others_;  // of the other role in our lane, by group
-  std::vector<std::unique_ptr<Link>> links_;
-  std::map<const fabric::Peer*, Link*> by_peer_;
+  std::vector<std::unique_ptr<Partner>> partners_;
+  std::map<const fabric::Peer*, Partner*> by_peer_;
   std::map<const fabric::Peer*, int> calling_;  // whom we connect to, until it is up
   std::optional<Status> failure_;               // of a connection that never came up
-  std::vector<fabric::Fabric*> fabrics_;        // of the loop
+  std::unique_ptr<fabric::Station> station_;
   std::unique_ptr<Loop> loop_;
 };
 

@@ -1,4 +1,4 @@
-#include "push_pull/job/link.h"
+#include "push_pull/job/partner.h"
 
 #include <algorithm>
 
@@ -17,25 +17,27 @@ std::span<const std::byte> bytes_of(std::string_view text) {
 
 }  // namespace
 
-Link::Link(fabric::Fabric& fabric, std::shared_ptr<fabric::Peer> peer, int group, std::string name)
-    : fabric_(fabric),
+Partner::Partner(fabric::Fabric& transport, std::shared_ptr<fabric::Peer> peer, int group,
+                 std::string name)
+    : messages_(transport),
+      inlets_(transport),
       peer_(std::move(peer)),
       group_(group),
       name_(std::move(name)),
-      shares_memory_(fabric.address().kind == "shm"),
+      shares_memory_(transport.address().kind == "shm"),
       slots_(fabric::PoolOptions{segment_bytes}) {}
 
-void Link::lose(Status reason) {
+void Partner::lose(Status reason) {
   if (lost_) return;
   lost_ = std::move(reason);
   outbox_.clear();
 }
 
-void Link::disconnect() {
-  if (!lost_) fabric_.disconnect(*peer_);
+void Partner::disconnect() {
+  if (!lost_) messages_.disconnect(*peer_);
 }
 
-void Link::send(std::string_view message) {
+void Partner::send(std::string_view message) {
   if (message.size() <= fabric::max_message_bytes) return send_now(message);
   wire::Message part;
   while (!message.empty()) {
@@ -48,11 +50,11 @@ void Link::send(std::string_view message) {
   }
 }
 
-void Link::send_now(std::string_view message) {
+void Partner::send_now(std::string_view message) {
   if (lost_) return;
   if (outbox_.empty()) {
     try {
-      return fabric_.send(*peer_, bytes_of(message));
+      return messages_.send(*peer_, bytes_of(message));
     } catch (const Error& error) {
       // A peer that is gone is reported as such by the next poll.
       if (error.code() == Code::peer_lost) return;
@@ -62,15 +64,15 @@ void Link::send_now(std::string_view message) {
   outbox_.emplace_back(message);
 }
 
-void Link::flush() {
+void Partner::flush() {
   try {
-    for (; !outbox_.empty(); outbox_.pop_front()) fabric_.send(*peer_, bytes_of(outbox_.front()));
+    for (; !outbox_.empty(); outbox_.pop_front()) messages_.send(*peer_, bytes_of(outbox_.front()));
   } catch (const Error& error) {
     if (error.code() != Code::queue_full && error.code() != Code::peer_lost) throw;
   }
 }
 
-std::optional<std::string> Link::assemble(std::string_view part) {
+std::optional<std::string> Partner::assemble(std::string_view part) {
   if (part.empty() || parts_.size() + part.size() > longest_message) {
     throw Error(Code::failed, "a message without an end");
   }
@@ -80,41 +82,41 @@ std::optional<std::string> Link::assemble(std::string_view part) {
   return std::exchange(parts_, {});
 }
 
-std::uint64_t Link::inlet_of(const fabric::Pool& pool, Inlets& inlets, const std::byte* data,
-                             const fabric::Place& place) {
+std::uint64_t Partner::inlet_of(const fabric::Pool& pool, Inlets& inlets, const std::byte* data,
+                                const fabric::Place& place) {
   const auto known = inlets.find(place.segment);
   if (known != inlets.end()) return known->second;
   // The whole segment: others in it need not be opened any more.
   auto* const first = const_cast<std::byte*>(data) - place.offset;
   const std::uint64_t inlet =
-      fabric_.open_inlet(*peer_, {first, pool.segment_size(place.segment)}, &pool);
+      inlets_.open_inlet(*peer_, {first, pool.segment_size(place.segment)}, &pool);
   inlets.emplace(place.segment, inlet);
   return inlet;
 }
 
-OwnSlot Link::make_slot(std::size_t bytes) {
+OwnSlot Partner::make_slot(std::size_t bytes) {
   std::shared_ptr<std::byte> memory = slots_.allocate(bytes);
   const fabric::Place place = slots_.find(memory.get(), bytes).value();
   const std::uint64_t inlet = inlet_of(slots_, slot_inlets_, memory.get(), place);
   return {std::move(memory), bytes, {inlet, place.offset}};
 }
 
-std::optional<wire::Place> Link::open_in(const fabric::Pool& pool, const std::byte* data,
-                                         std::size_t bytes) {
+std::optional<wire::Place> Partner::open_in(const fabric::Pool& pool, const std::byte* data,
+                                            std::size_t bytes) {
   const auto place = pool.find(data, bytes);
   if (!place) return std::nullopt;
   return wire::Place{inlet_of(pool, pool_inlets_, data, *place), place->offset};
 }
 
-wire::Place Link::open_once(std::span<std::byte> memory) {
-  return {fabric_.open_inlet(*peer_, memory, nullptr), 0};
+wire::Place Partner::open_once(std::span<std::byte> memory) {
+  return {inlets_.open_inlet(*peer_, memory, nullptr), 0};
 }
 
-void Link::close_once(const wire::Place& place) {
-  if (!lost_ && place.inlet != 0 && peer_->up()) fabric_.close_inlet(*peer_, place.inlet);
+void Partner::close_once(const wire::Place& place) {
+  if (!lost_ && place.inlet != 0 && peer_->up()) inlets_.close_inlet(*peer_, place.inlet);
 }
 
-void Link::trim() {
+void Partner::trim() {
   slots_.trim();
   std::erase_if(slot_inlets_, [this](const auto& entry) {
     if (slots_.has(entry.first)) return false;
@@ -126,13 +128,13 @@ void Link::trim() {
   });
 }
 
-const fabric::SharedInlet& Link::peer_inlet(std::uint64_t number) {
+const fabric::SharedInlet& Partner::peer_inlet(std::uint64_t number) {
   const auto known = peer_inlets_.find(number);
   if (known != peer_inlets_.end()) return known->second;
-  return peer_inlets_.emplace(number, fabric_.inlet(*peer_, number)).first->second;
+  return peer_inlets_.emplace(number, inlets_.inlet(*peer_, number)).first->second;
 }
 
-std::byte* Link::peer_memory(const wire::Place& place, std::size_t bytes) {
+std::byte* Partner::peer_memory(const wire::Place& place, std::size_t bytes) {
   if (!shares_memory_) return nullptr;
   const fabric::SharedInlet& inlet = peer_inlet(place.inlet);
   if (inlet.memory == nullptr || place.offset > inlet.bytes || bytes > inlet.bytes - place.offset) {
@@ -141,7 +143,7 @@ std::byte* Link::peer_memory(const wire::Place& place, std::size_t bytes) {
   return inlet.memory.get() + place.offset;
 }
 
-std::atomic<std::uint64_t>* Link::peer_word(const wire::Place& place) {
+std::atomic<std::uint64_t>* Partner::peer_word(const wire::Place& place) {
   std::byte* const memory = peer_memory(place, sizeof(std::uint64_t));
   if (place.offset % sizeof(std::uint64_t) != 0) {
     throw Error(Code::failed, "it names a word that is not aligned");
@@ -149,9 +151,9 @@ std::atomic<std::uint64_t>* Link::peer_word(const wire::Place& place) {
   return reinterpret_cast<std::atomic<std::uint64_t>*>(memory);
 }
 
-void Link::write(const wire::Place& place, std::span<const std::byte> bytes) {
+void Partner::write(const wire::Place& place, std::span<const std::byte> bytes) {
   if (lost_ || !peer_->up() || bytes.empty()) return;
-  fabric_.write(*peer_, place.inlet, place.offset, bytes);
+  inlets_.write(*peer_, place.inlet, place.offset, bytes);
 }
 
 }  // namespace tensorbus::push_pull

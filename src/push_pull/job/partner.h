@@ -10,6 +10,8 @@
 #include <vector>
 
 #include "fabric/core/fabric.h"
+#include "fabric/core/inlets.h"
+#include "fabric/core/messages.h"
 #include "fabric/core/pool.h"
 #include "push_pull/job/wire.h"
 
@@ -30,9 +32,11 @@ struct PeerSlot {
 };
 
 // Used under the loop's lock, until the peer is lost.
-class Link {
+class Partner {
  public:
-  Link(fabric::Fabric& fabric, std::shared_ptr<fabric::Peer> peer, int group, std::string name);
+  // `transport` serves the peer.
+  Partner(fabric::Fabric& transport, std::shared_ptr<fabric::Peer> peer, int group,
+          std::string name);
 
   int group() const noexcept { return group_; }
   const std::string& name() const noexcept { return name_; }
@@ -78,7 +82,8 @@ class Link {
   void send_now(std::string_view message);
   const fabric::SharedInlet& peer_inlet(std::uint64_t number);
 
-  fabric::Fabric& fabric_;
+  fabric::Messages& messages_;
+  fabric::Inlets& inlets_;
   std::shared_ptr<fabric::Peer> peer_;
   int group_;
   std::string name_;

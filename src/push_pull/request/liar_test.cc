@@ -23,7 +23,7 @@ class Liar final : private Node::Client {
   // Fields are sometimes right, so that more of the victim is reached before it finds out.
   void lie(Dice& dice) {
     const Loop::Lock lock = node_.loop().lock();
-    if (link_->lost()) return;
+    if (partner_->lost()) return;
     switch (dice.below(8)) {
       case 0:
         return send(
@@ -47,7 +47,7 @@ class Liar final : private Node::Client {
   }
   bool lost() {
     const Loop::Lock lock = node_.loop().lock();
-    return link_->lost().has_value();
+    return partner_->lost().has_value();
   }
 
  private:
@@ -55,7 +55,7 @@ class Liar final : private Node::Client {
   void send(wire::Kind kind, const Body& body) {
     message_.start(kind);
     message_.put(body);
-    link_->send(message_.bytes());
+    partner_->send(message_.bytes());
   }
   void request(Dice& dice) {
     message_.start(wire::Kind::request);
@@ -73,10 +73,10 @@ class Liar final : private Node::Client {
       message_.put(wire::Pull{place(dice), dice.below(2) * number(dice)});
     }
     const std::string_view whole = message_.bytes();
-    link_->send(dice.below(10) == 0 ? whole.substr(0, dice.below(whole.size()) + 1) : whole);
+    partner_->send(dice.below(10) == 0 ? whole.substr(0, dice.below(whole.size()) + 1) : whole);
   }
   void gibberish(Dice& dice) {
-    link_->send(std::string(1, static_cast<char>(dice.below(12))) + dice.text(60));
+    partner_->send(std::string(1, static_cast<char>(dice.below(12))) + dice.text(60));
   }
   static std::uint64_t number(Dice& dice) {
     return dice.below(3) == 0 ? dice.number() : dice.below(5);
@@ -91,21 +91,21 @@ class Liar final : private Node::Client {
     return {number(dice), number(dice)};
   }
 
-  void on_up(Link& link) override {
-    link_ = &link;
-    places_.push_back(link.make_slot(4096).place);  // ours, that the victim may write to
+  void on_up(Partner& partner) override {
+    partner_ = &partner;
+    places_.push_back(partner.make_slot(4096).place);  // ours, that the victim may write to
   }
-  void on_message(Link&, wire::Kind kind, Decoder& message) override {
+  void on_message(Partner&, wire::Kind kind, Decoder& message) override {
     if (kind == wire::Kind::slot) {
       places_.push_back(wire::take<wire::Slot>(message).place);
     } else if (kind == wire::Kind::words) {
       places_.push_back(wire::take<wire::Words>(message).place);
     }
   }
-  void on_lost(Link&) override {}
+  void on_lost(Partner&) override {}
   void on_turn() override {}
 
-  Link* link_ = nullptr;
+  Partner* partner_ = nullptr;
   std::vector<wire::Place> places_;
   std::uint64_t requests_ = 0;
   wire::Message message_;

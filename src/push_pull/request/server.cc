@@ -18,8 +18,8 @@ Server::Impl::Impl(const NodeOptions& options)
 
 Server::Impl::~Impl() = default;
 
-void Server::Impl::on_up(Link& link) {
-  sides_[static_cast<std::size_t>(link.group())].link = &link;
+void Server::Impl::on_up(Partner& partner) {
+  sides_[static_cast<std::size_t>(partner.group())].partner = &partner;
 }
 
 Server::Impl::Side& Server::Impl::side_of(int worker) {
@@ -56,8 +56,8 @@ void Server::Impl::release(Incoming& incoming) {
   incoming.next = std::exchange(free_, &incoming);
 }
 
-void Server::Impl::on_message(Link& link, wire::Kind kind, Decoder& message) {
-  Side& side = sides_[static_cast<std::size_t>(link.group())];
+void Server::Impl::on_message(Partner& partner, wire::Kind kind, Decoder& message) {
+  Side& side = sides_[static_cast<std::size_t>(partner.group())];
   switch (kind) {
     case wire::Kind::request:
       return on_request(side, message);
@@ -81,7 +81,7 @@ void Server::Impl::on_want_slot(Side& side, Decoder& message) {
     if (wanted.bytes != slot_size(wanted.bytes)) {
       throw Error(Code::failed, "a slot of an odd size");
     }
-    OwnSlot made = side.link->make_slot(wanted.bytes);
+    OwnSlot made = side.partner->make_slot(wanted.bytes);
     slot.place = made.place;
     side.slots.emplace(std::pair(made.place.inlet, made.place.offset), std::move(made));
   } catch (const Error& error) {
@@ -91,13 +91,13 @@ void Server::Impl::on_want_slot(Side& side, Decoder& message) {
   message_.start(wire::Kind::slot);
   message_.put(slot);
   message_.put_text(refusal);
-  side.link->send(message_.bytes());
+  side.partner->send(message_.bytes());
 }
 
 void Server::Impl::on_words(Side& side, Decoder& message) {
   const auto words = wire::take<wire::Words>(message);
   message.end();
-  side.words = side.link->peer_memory(words.place, words.bytes);
+  side.words = side.partner->peer_memory(words.place, words.bytes);
   side.words_bytes = words.bytes;
   if (words.place.offset % word_bytes != 0) throw Error(Code::failed, "words that are not aligned");
 }
@@ -113,7 +113,7 @@ void Server::Impl::on_free_slot(Side& side, Decoder& message) {
   const auto freed = wire::take<wire::FreeSlot>(message);
   message.end();
   side.slots.erase({freed.place.inlet, freed.place.offset});
-  side.link->trim();
+  side.partner->trim();
 }
 
 std::shared_ptr<Server::Impl::Landing> Server::Impl::landing_at(const Side& side,
@@ -187,7 +187,7 @@ void Server::Impl::on_request(Side& side, Decoder& decoder) {
     for (std::uint64_t i = 0; i < head.pulls; ++i) {
       const wire::Pull pull = wire::take_pull(message);
       std::byte* const memory =
-          pull.bytes > 0 ? side.link->peer_memory(pull.place, pull.bytes) : nullptr;
+          pull.bytes > 0 ? side.partner->peer_memory(pull.place, pull.bytes) : nullptr;
       if (memory != nullptr) fetch_early(memory, pull.bytes, true);
       incoming.pulls.push_back(pull);
       incoming.targets.push_back(memory);
@@ -225,8 +225,8 @@ void Server::Impl::drop_queue(Side& side) {
   side.last = nullptr;
 }
 
-void Server::Impl::on_lost(Link& link) {
-  Side& side = sides_[static_cast<std::size_t>(link.group())];
+void Server::Impl::on_lost(Partner& partner) {
+  Side& side = sides_[static_cast<std::size_t>(partner.group())];
   drop_queue(side);
   side.slots.clear();
   // A push that it was writing never comes.
@@ -242,11 +242,11 @@ void Server::Impl::report_losses(std::span<Side* const> sides) {
   std::vector<std::string> gone;
   bool anyone_left = false;
   for (Side* side : sides) {
-    if (!side->link->lost()) {
+    if (!side->partner->lost()) {
       anyone_left = true;
     } else if (!std::exchange(side->reported, true)) {
       gone.push_back(
-          fmt::format("{} is gone: {}", side->link->name(), side->link->lost()->message));
+          fmt::format("{} is gone: {}", side->partner->name(), side->partner->lost()->message));
     }
   }
   if (!gone.empty()) throw Error(Code::peer_lost, fmt::format("{}", fmt::join(gone, "; ")));
@@ -277,12 +277,12 @@ void Server::Impl::get_batch(std::vector<Request>& batch, std::span<const int> w
   const bool complete = node_.loop().wait(lock, deadline, [&] {
     report_losses(wanted_);
     return std::ranges::all_of(
-        wanted_, [](const Side* side) { return side->first != nullptr || side->link->lost(); });
+        wanted_, [](const Side* side) { return side->first != nullptr || side->partner->lost(); });
   });
   if (!complete) {
     std::vector<std::string> silent;
     for (const Side* side : wanted_) {
-      if (side->first == nullptr && !side->link->lost()) silent.push_back(side->link->name());
+      if (side->first == nullptr && !side->partner->lost()) silent.push_back(side->partner->name());
     }
     throw Error(Code::timeout, fmt::format("no request from {} in time", fmt::join(silent, ", ")));
   }
@@ -293,7 +293,7 @@ void Server::Impl::get_batch(std::vector<Request>& batch, std::span<const int> w
     if (side->first == nullptr) side->last = nullptr;
     deliver(incoming);
     batch.push_back(
-        {static_cast<Handler>(incoming.handler), side->link->group(), incoming.tensors});
+        {static_cast<Handler>(incoming.handler), side->partner->group(), incoming.tensors});
   }
 }
 

@@ -25,13 +25,13 @@ Server::Impl::Incoming& Server::Impl::take_handler(Handler given) {
 std::string Server::Impl::mismatch(Incoming& incoming, std::span<const TensorView> tensors) const {
   if (tensors.size() != incoming.pulls.size()) {
     return fmt::format("{} tensors in answer to {}, which wants {}", tensors.size(),
-                       incoming.side->link->name(), incoming.pulls.size());
+                       incoming.side->partner->name(), incoming.pulls.size());
   }
   for (std::size_t i = 0; i < tensors.size(); ++i) {
     const std::size_t bytes = incoming.answers.emplace_back(measure(tensors[i])).bytes;
     if (bytes != incoming.pulls[i].bytes) {
       return fmt::format("tensor {} of the answer to {} has {} bytes, its pull tensor {}", i,
-                         incoming.side->link->name(), bytes, incoming.pulls[i].bytes);
+                         incoming.side->partner->name(), bytes, incoming.pulls[i].bytes);
     }
   }
   return {};
@@ -41,19 +41,19 @@ void Server::Impl::answer(Incoming& incoming, std::int64_t handed_over, const St
   wire::Answer answer{incoming.number,
                       {incoming.received, incoming.given, handed_over, node_.ticker().now()},
                       static_cast<std::uint64_t>(status.code)};
-  if (!incoming.side->link->shares_memory()) node_.ticker().to_nanoseconds(answer.times);
+  if (!incoming.side->partner->shares_memory()) node_.ticker().to_nanoseconds(answer.times);
   message_.start(wire::Kind::answer);
   message_.put(answer);
   message_.put_text(status.message);
-  incoming.side->link->send(message_.bytes());
+  incoming.side->partner->send(message_.bytes());
 }
 
 void Server::Impl::write_answers(Lock& lock, Incoming& incoming,
                                  std::span<const TensorView> tensors) {
-  Link& link = *incoming.side->link;
+  Partner& partner = *incoming.side->partner;
   std::size_t bytes = 0;
   for (const Measure& measured : incoming.answers) bytes += measured.bytes;
-  if (link.shares_memory()) {
+  if (partner.shares_memory()) {
     if (bytes > long_copy) lock.unlock();
     for (std::size_t i = 0; i < tensors.size(); ++i) {
       pack(tensors[i], incoming.answers[i], incoming.targets[i]);
@@ -64,11 +64,11 @@ void Server::Impl::write_answers(Lock& lock, Incoming& incoming,
   for (std::size_t i = 0; i < tensors.size(); ++i) {
     const auto [size, dense] = incoming.answers[i];
     if (dense) {
-      link.write(incoming.pulls[i].place, {tensors[i].data, size});
+      partner.write(incoming.pulls[i].place, {tensors[i].data, size});
     } else {
       packed_.resize(std::max(packed_.size(), size));
       pack(tensors[i], packed_.data());
-      link.write(incoming.pulls[i].place, std::span(packed_).first(size));
+      partner.write(incoming.pulls[i].place, std::span(packed_).first(size));
     }
   }
 }
@@ -87,7 +87,7 @@ void Server::Impl::respond(Handler handler, std::span<const TensorView> tensors)
     answer(incoming, handed_over, status);
     throw Error(status);
   }
-  if (incoming.side->link->lost()) return;
+  if (incoming.side->partner->lost()) return;
   Status status;
   if (incoming.word == nullptr) {
     write_answers(lock, incoming, tensors);
@@ -155,7 +155,7 @@ void Server::Impl::retire(Side& side, std::int64_t key) {
 void Server::Impl::offer(Side& side, std::int64_t key, Landing& landing) {
   message_.start(wire::Kind::landing);
   message_.put(wire::Landing{key, landing.place, landing.bytes, landing.word_slot.place});
-  side.link->send(message_.bytes());
+  side.partner->send(message_.bytes());
 }
 
 void Server::Impl::register_buffer(const TensorView& tensor, std::span<const int> workers,
@@ -194,12 +194,12 @@ void Server::Impl::register_buffer(const TensorView& tensor, std::span<const int
     landing->memory = tensor.data + i * bytes;
     landing->bytes = bytes;
     landing->keep = keep;
-    const bool shared = side.link->shares_memory() && !side.link->lost() && bytes > 0;
+    const bool shared = side.partner->shares_memory() && !side.partner->lost() && bytes > 0;
     const auto place =
-        shared ? side.link->open_in(node_.pool(), landing->memory, bytes) : std::nullopt;
+        shared ? side.partner->open_in(node_.pool(), landing->memory, bytes) : std::nullopt;
     if (place) {
       landing->place = *place;
-      landing->word_slot = side.link->make_slot(sizeof(Word));
+      landing->word_slot = side.partner->make_slot(sizeof(Word));
       landing->word = {landing->word_slot.memory, new (landing->word_slot.memory.get()) Word(0)};
     } else {
       landing->word = std::make_shared<Word>(0);

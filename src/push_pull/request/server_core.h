@@ -63,7 +63,7 @@ class Server::Impl final : private Node::Client {
     Incoming* next = nullptr;         // in the queue, or among the free
   };
   struct Side {
-    Link* link = nullptr;
+    Partner* partner = nullptr;
     std::byte* words = nullptr;  // of the worker's requests
     std::size_t words_bytes = 0;
     std::map<std::pair<std::uint64_t, std::uint64_t>, OwnSlot> slots;  // by place
@@ -82,8 +82,8 @@ class Server::Impl final : private Node::Client {
   void drop_queue(Side& side);
   void report_losses(std::span<Side* const> sides);
 
-  void on_up(Link& link) override;
-  void on_message(Link& link, wire::Kind kind, Decoder& message) override;
+  void on_up(Partner& partner) override;
+  void on_message(Partner& partner, wire::Kind kind, Decoder& message) override;
   void on_request(Side& side, Decoder& message);
   void take_push(Incoming& incoming, wire::Numbers& message) const;
   static void bind_extents(Incoming& incoming);
@@ -94,7 +94,7 @@ class Server::Impl final : private Node::Client {
   void on_free_slot(Side& side, Decoder& message);
   void on_words(Side& side, Decoder& message);
   Word& word_at(const Side& side, std::uint64_t index) const;
-  void on_lost(Link& link) override;
+  void on_lost(Partner& partner) override;
   void on_turn() override {}
 
   Incoming& take_handler(Handler handler);

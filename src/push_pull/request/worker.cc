@@ -11,7 +11,7 @@
 namespace tensorbus::push_pull {
 namespace {
 
-// Requests that nobody has waited for. Each has a word at every server's link.
+// Requests that nobody has waited for. Each has a word for every server.
 constexpr std::size_t most_records = 1024;
 constexpr std::size_t small_request = 4 * 1024;
 
@@ -27,15 +27,15 @@ Worker::Impl::Impl(const NodeOptions& options)
 
 Worker::Impl::~Impl() = default;
 
-void Worker::Impl::on_up(Link& link) {
-  Side& side = sides_[static_cast<std::size_t>(link.group())];
-  side.words = link.make_slot(most_records * word_bytes);
+void Worker::Impl::on_up(Partner& partner) {
+  Side& side = sides_[static_cast<std::size_t>(partner.group())];
+  side.words = partner.make_slot(most_records * word_bytes);
   std::memset(side.words.memory.get(), 0, most_records * word_bytes);
-  side.link = &link;
-  if (!link.shares_memory()) return;
+  side.partner = &partner;
+  if (!partner.shares_memory()) return;
   message_.start(wire::Kind::words);
   message_.put(wire::Words{side.words.place, most_records * word_bytes});
-  link.send(message_.bytes());
+  partner.send(message_.bytes());
 }
 
 Worker::Impl::Word& Worker::Impl::word(Side& side, const Record& record) const {
@@ -69,9 +69,9 @@ void Worker::Impl::check_items(std::span<const Item> pushes, std::span<const Ite
 
 void Worker::Impl::check_links() const {
   for (const Side& side : sides_) {
-    if (side.link->lost()) {
-      throw Error(Code::peer_lost,
-                  fmt::format("{} is gone: {}", side.link->name(), side.link->lost()->message));
+    if (side.partner->lost()) {
+      throw Error(Code::peer_lost, fmt::format("{} is gone: {}", side.partner->name(),
+                                               side.partner->lost()->message));
     }
   }
 }
@@ -136,12 +136,12 @@ void Worker::Impl::put_slot(Side& side, PeerSlot slot) {
   --side.slots;
   wire::Message message(wire::Kind::free_slot);
   message.put(wire::FreeSlot{slot.place});
-  side.link->send(message.bytes());
+  side.partner->send(message.bytes());
 }
 
 void Worker::Impl::give_back_slots(Side& side, Leg& leg) {
   for (UsedSlot& used : leg.pushes) {
-    if (side.link->lost()) break;
+    if (side.partner->lost()) break;
     if (used.landing == nullptr) put_slot(side, used.slot);
   }
   leg.pushes.clear();
@@ -151,18 +151,18 @@ PeerSlot Worker::Impl::take_slot(Lock& lock, Side& side, std::size_t bytes, Dead
   if (const auto slot = side.push_slots.take(bytes)) return *slot;
   wire::Message message(wire::Kind::want_slot);
   message.put(wire::WantSlot{slot_size(bytes)});
-  side.link->send(message.bytes());
+  side.partner->send(message.bytes());
   const std::uint64_t refusals = side.refusals;
   std::optional<PeerSlot> slot;
   const bool over = node_.loop().wait(lock, deadline, [&] {
-    return side.link->lost() || side.refusals != refusals ||
+    return side.partner->lost() || side.refusals != refusals ||
            (slot = side.push_slots.take(bytes)).has_value();
   });
   if (slot) return *slot;
   check_links();
   if (over) throw Error(side.refusal);
   throw Error(Code::timeout,
-              fmt::format("{} gave no slot for {} bytes in time", side.link->name(), bytes));
+              fmt::format("{} gave no slot for {} bytes in time", side.partner->name(), bytes));
 }
 
 void Worker::Impl::reserve_pushes(Lock& lock, Record& record, std::span<const Item> pushes,
@@ -209,26 +209,27 @@ void Worker::Impl::reserve_pulls(Record& record, std::span<const Item> pulls) {
 }
 
 void Worker::Impl::reserve_pull(Side& side, Target& target) {
-  if (target.measured.dense && !side.link->shares_memory()) {
-    target.place = side.link->open_once({target.data, target.measured.bytes});
+  if (target.measured.dense && !side.partner->shares_memory()) {
+    target.place = side.partner->open_once({target.data, target.measured.bytes});
     target.once = true;
     return;
   }
   if (target.measured.dense) {
-    if (const auto place = side.link->open_in(node_.pool(), target.data, target.measured.bytes)) {
+    if (const auto place =
+            side.partner->open_in(node_.pool(), target.data, target.measured.bytes)) {
       target.place = *place;
       return;
     }
   }
   auto slot = side.pull_slots.take(target.measured.bytes);
-  target.slot = slot ? std::move(*slot) : side.link->make_slot(slot_size(target.measured.bytes));
+  target.slot = slot ? std::move(*slot) : side.partner->make_slot(slot_size(target.measured.bytes));
   target.place = target.slot.place;
 }
 
 // Whether this server writes into a pull tensor itself, where we see its bytes and not its
 // messages. Otherwise it is we who put them there, and whoever gives up a request simply does not.
 bool Worker::Impl::needs_word(Record& record, std::size_t server) const {
-  return sides_[server].link->shares_memory() &&
+  return sides_[server].partner->shares_memory() &&
          std::ranges::any_of(targets(record, server), [](const Target& target) {
            return straight(target) && target.measured.bytes > 0;
          });
@@ -243,7 +244,7 @@ std::span<Worker::Impl::Target> Worker::Impl::targets(Record& record, std::size_
 
 void Worker::Impl::close_targets(std::size_t server, Record& record) {
   for (Target& target : targets(record, server)) {
-    if (std::exchange(target.once, false)) sides_[server].link->close_once(target.place);
+    if (std::exchange(target.once, false)) sides_[server].partner->close_once(target.place);
   }
 }
 
@@ -257,7 +258,7 @@ void Worker::Impl::free_targets(Record& record) {
         side.pull_slots.put(std::move(target.slot));
       } else {
         target.slot = {};
-        if (!side.link->lost()) side.link->trim();
+        if (!side.partner->lost()) side.partner->trim();
       }
     }
   }
@@ -277,18 +278,18 @@ void Worker::Impl::fill(Lock& lock, const Record& record, std::span<const Item> 
   }
   if (!lock.owns_lock()) node_.loop().lock_again(lock);
   for (std::size_t server = 0; server < servers(); ++server) {
-    Link& link = *sides_[server].link;
-    if (link.shares_memory()) continue;
+    Partner& partner = *sides_[server].partner;
+    if (partner.shares_memory()) continue;
     for (std::size_t i = 0; i < pushes.size(); ++i) {
       const TensorView& tensor = pushes[i].tensor;
       const wire::Place& place = record.legs[server].pushes[i].slot.place;
       const auto [bytes, dense] = record.pushes[i];
       if (dense) {
-        link.write(place, {tensor.data, bytes});
+        partner.write(place, {tensor.data, bytes});
       } else {
         packed_.resize(std::max(packed_.size(), bytes));
         pack(tensor, packed_.data());
-        link.write(place, std::span(packed_).first(bytes));
+        partner.write(place, std::span(packed_).first(bytes));
       }
     }
   }
@@ -300,8 +301,8 @@ void Worker::Impl::send(Record& record, std::span<const Item> pushes, std::int64
     Side& side = sides_[server];
     Leg& leg = record.legs[server];
     leg.times = {handed_over, sent};
-    if (side.link->lost()) {
-      leg.status = *side.link->lost();
+    if (side.partner->lost()) {
+      leg.status = *side.partner->lost();
       continue;
     }
     wire::RequestHead head{record.number, 0, pushes.size(), record.pulls_each};
@@ -327,7 +328,7 @@ void Worker::Impl::send(Record& record, std::span<const Item> pushes, std::int64
     leg.bytes = record.bytes;
     ++side.requests;
     side.bytes += record.bytes;
-    side.link->send(message_.bytes());
+    side.partner->send(message_.bytes());
   }
 }
 
@@ -348,7 +349,7 @@ Handler Worker::Impl::push_pull(std::span<const Item> pushes, std::span<const It
     const Side& side = *crowded(bytes);
     throw Error(Code::timeout,
                 fmt::format("{} has {} requests of ours with {} bytes and answers none in time",
-                            side.link->name(), side.requests, side.bytes));
+                            side.partner->name(), side.requests, side.bytes));
   }
   // Large slots are used again while they are in the cache.
   if (bytes > small_request) clear_up();
@@ -380,8 +381,8 @@ Handler Worker::Impl::push_pull(std::span<const Item> pushes, std::span<const It
   return static_cast<Handler>(record.first);
 }
 
-void Worker::Impl::on_message(Link& link, wire::Kind kind, Decoder& message) {
-  Side& side = sides_[static_cast<std::size_t>(link.group())];
+void Worker::Impl::on_message(Partner& partner, wire::Kind kind, Decoder& message) {
+  Side& side = sides_[static_cast<std::size_t>(partner.group())];
   switch (kind) {
     case wire::Kind::answer:
       return on_answer(side, message);
@@ -398,12 +399,13 @@ void Worker::Impl::on_slot(Side& side, Decoder& message) {
   const auto slot = wire::take<wire::Slot>(message);
   const std::string_view text = message.raw(message.left());
   if (slot.code != 0) {
-    side.refusal = {wire::checked_code(slot.code), fmt::format("{}: {}", side.link->name(), text)};
+    side.refusal = {wire::checked_code(slot.code),
+                    fmt::format("{}: {}", side.partner->name(), text)};
     ++side.refusals;
     return;
   }
   if (slot.bytes != slot_size(slot.bytes)) throw Error(Code::failed, "a slot of an odd size");
-  side.push_slots.put({slot.place, slot.bytes, side.link->peer_memory(slot.place, slot.bytes)});
+  side.push_slots.put({slot.place, slot.bytes, side.partner->peer_memory(slot.place, slot.bytes)});
   ++side.slots;
 }
 
@@ -414,8 +416,8 @@ void Worker::Impl::on_landing(Side& side, Decoder& message) {
     side.landings.erase(static_cast<std::int64_t>(landing.key));
     return;
   }
-  std::byte* const memory = side.link->peer_memory(landing.place, landing.bytes);
-  Word* const word = side.link->peer_word(landing.word);
+  std::byte* const memory = side.partner->peer_memory(landing.place, landing.bytes);
+  Word* const word = side.partner->peer_word(landing.word);
   if (memory == nullptr) throw Error(Code::failed, "a landing that we cannot see");
   side.landings.insert_or_assign(static_cast<std::int64_t>(landing.key),
                                  Landing{landing.place, landing.bytes, memory, word});

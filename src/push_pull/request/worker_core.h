@@ -43,7 +43,7 @@ class Worker::Impl final : private Node::Client {
   };
   // What we have with one server.
   struct Side {
-    Link* link = nullptr;
+    Partner* partner = nullptr;
     FreeSlots<PeerSlot> push_slots;
     FreeSlots<OwnSlot> pull_slots;
     std::map<std::int64_t, Landing> landings;
@@ -143,12 +143,12 @@ class Worker::Impl final : private Node::Client {
   void turn_into_times(Finished& entry) const;
   bool still_writing(const Orphan& orphan) const;
 
-  void on_up(Link& link) override;
-  void on_message(Link& link, wire::Kind kind, Decoder& message) override;
+  void on_up(Partner& partner) override;
+  void on_message(Partner& partner, wire::Kind kind, Decoder& message) override;
   void on_answer(Side& side, Decoder& message);
   void on_slot(Side& side, Decoder& message);
   void on_landing(Side& side, Decoder& message);
-  void on_lost(Link& link) override;
+  void on_lost(Partner& partner) override;
   void on_turn() override;
 
   const NodeOptions options_;

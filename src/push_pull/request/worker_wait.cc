@@ -156,10 +156,10 @@ void Worker::Impl::fail(Lock& lock, std::uint64_t handler) {
       if (failure.ok()) failure = leg.status;
       continue;
     }
-    silent.push_back(side.link->name());
+    silent.push_back(side.partner->name());
     if (needs_word(record, server) &&
         word(side, record).load() == word_of(record.number, RequestState::writing)) {
-      writing.push_back(side.link->name());
+      writing.push_back(side.partner->name());
     }
   }
   if (failure.ok()) {
@@ -191,7 +191,7 @@ void Worker::Impl::on_answer(Side& side, Decoder& message) {
   const std::int64_t received = node_.ticker().now_after_reading();
   const auto answer = wire::take<wire::Answer>(message);
   const std::string_view text = message.raw(message.left());
-  const auto server = static_cast<std::size_t>(side.link->group());
+  const auto server = static_cast<std::size_t>(side.partner->group());
   Record* const record = by_number_.find(answer.number);
   if (record == nullptr || record->legs[server].over) {
     throw Error(Code::failed, "an answer to what nobody asked");
@@ -204,26 +204,27 @@ void Worker::Impl::on_answer(Side& side, Decoder& message) {
   times[6] = received;
   Status status;
   if (answer.code != 0) {
-    status = {wire::checked_code(answer.code), fmt::format("{}: {}", side.link->name(), text)};
+    status = {wire::checked_code(answer.code), fmt::format("{}: {}", side.partner->name(), text)};
   }
   end_leg(*record, server, std::move(status));
   end_if_abandoned(*record);
 }
 
-void Worker::Impl::on_lost(Link& link) {
-  const auto server = static_cast<std::size_t>(link.group());
+void Worker::Impl::on_lost(Partner& partner) {
+  const auto server = static_cast<std::size_t>(partner.group());
   Side& side = sides_[server];
   for (const auto& each : records_) {
     Record& record = *each;
     Leg& leg = record.legs[server];
     if (leg.over) continue;
     if (needs_word(record, server) && record.keep != nullptr) {
-      Orphan orphan{record.keep, link.peer().identity(), side.words.memory, &word(side, record),
+      Orphan orphan{record.keep, partner.peer().identity(), side.words.memory, &word(side, record),
                     record.number};
       if (still_writing(orphan)) orphans_.push_back(std::move(orphan));
     }
-    end_leg(record, server,
-            {Code::peer_lost, fmt::format("{} is gone: {}", link.name(), link.lost()->message)});
+    end_leg(
+        record, server,
+        {Code::peer_lost, fmt::format("{} is gone: {}", partner.name(), partner.lost()->message)});
     end_if_abandoned(record);
   }
 }
@@ -260,7 +261,7 @@ void Worker::Impl::turn_into_times(Finished& entry) const {
   if (!std::exchange(entry.in_ticks, false)) return;
   for (std::size_t server = 0; server < servers(); ++server) {
     const std::span<std::int64_t> trace = entry.traces[server];
-    if (sides_[server].link->shares_memory()) {
+    if (sides_[server].partner->shares_memory()) {
       node_.ticker().to_nanoseconds(trace);
     } else {
       node_.ticker().to_nanoseconds(trace.first(2));
