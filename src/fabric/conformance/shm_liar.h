@@ -9,8 +9,8 @@
 #include "base/bytes.h"
 #include "fabric/conformance/dice.h"
 #include "fabric/conformance/victim.h"
+#include "fabric/shm/conduit.h"
 #include "fabric/shm/handshake.h"
-#include "fabric/shm/link.h"
 #include "fabric/shm/peer.h"
 #include "os/io/memory.h"
 #include "os/io/poll.h"
@@ -33,9 +33,9 @@ class ShmLiar {
     say(packet(PacketKind::hello, maybe_damaged(hello, dice)));
     const std::string challenge = hear(PacketKind::challenge);
     if (challenge.empty()) return;
-    const os::Fd file = ShmLink::make_file();
+    const os::Fd file = ShmConduit::make_file();
     memory_ = os::map(file, os::checked_memfd_size(file), true, true);
-    link_ = std::make_unique<ShmLink>(file, ShmLink::Side::connector);
+    conduit_ = std::make_unique<ShmConduit>(file, ShmConduit::Side::connector);
     const std::string proof = connector_proof("secret", hello, challenge);
     say(packet(PacketKind::proof, maybe_damaged(proof, dice)), {file.get()});
     if (hear(PacketKind::accept).empty()) return;
@@ -126,7 +126,7 @@ class ShmLiar {
     }
     try {
       RingMessage message;
-      while (link_ != nullptr && link_->in.pop(message)) {
+      while (conduit_ != nullptr && conduit_->in.pop(message)) {
         if (message.kind == ask_message) asks_.push_back(decode_ask(message.body).request);
       }
     } catch (const Error&) {
@@ -232,9 +232,9 @@ class ShmLiar {
   }
 
   void push(std::uint8_t kind, const std::string& body) {
-    if (link_ == nullptr) return;
+    if (conduit_ == nullptr) return;
     try {
-      link_->out.push(kind, std::as_bytes(std::span(body)));
+      conduit_->out.push(kind, std::as_bytes(std::span(body)));
     } catch (const Error&) {
       // It scribbled over its own ring.
     }
@@ -250,7 +250,7 @@ class ShmLiar {
   Id16 id_{};
   os::Mapping memory_;   // of the connection
   os::Mapping segment_;  // what it pretends to share
-  std::unique_ptr<ShmLink> link_;
+  std::unique_ptr<ShmConduit> conduit_;
   std::vector<os::Fd> files_;
   std::vector<std::uint64_t> attaches_;  // what it was asked
   std::vector<std::uint64_t> asks_;

@@ -260,8 +260,8 @@ void ShmCore::on_challenge(const PeerPtr& peer, std::string_view body) {
   peer->pid = check_credentials(peer->socket());
   peer->probe = owner.probe;
   peer->challenge = body;
-  const auto file = std::make_shared<os::Fd>(ShmLink::make_file());
-  peer->link = std::make_unique<ShmLink>(*file, ShmLink::Side::connector);
+  const auto file = std::make_shared<os::Fd>(ShmConduit::make_file());
+  peer->conduit = std::make_unique<ShmConduit>(*file, ShmConduit::Side::connector);
   peer->stage = ShmPeer::Stage::accepting;
   post(peer, packet(PacketKind::proof, connector_proof(peer->secret, peer->hello, body)), file);
 }
@@ -272,7 +272,7 @@ void ShmCore::on_proof(const PeerPtr& peer, std::string_view proof, std::vector<
                                            " refused our secret; it must be the one it was given"});
   }
   if (fds.size() != 1) throw Error(Code::failed, "it sent no memory for the connection");
-  peer->link = std::make_unique<ShmLink>(fds.front(), ShmLink::Side::acceptor);
+  peer->conduit = std::make_unique<ShmConduit>(fds.front(), ShmConduit::Side::acceptor);
   const std::string answer = acceptor_proof(options_.secret, peer->hello, peer->challenge);
   post(peer, packet(PacketKind::accept, answer),
        std::make_shared<os::Fd>(os::duplicate(doorbell_.get())));
@@ -333,7 +333,7 @@ void ShmCore::disconnect(Peer& any) {
 
 void ShmCore::lose_after_its_last_words(const PeerPtr& peer, const std::string& what) {
   peer->leaves = true;
-  for (int i = 0; i < 1000 && peer->up() && !peer->link->in.empty(); ++i) take_messages(peer);
+  for (int i = 0; i < 1000 && peer->up() && !peer->conduit->in.empty(); ++i) take_messages(peer);
   lose(peer, {Code::peer_lost, to_string(peer->identity()) + " " + what});
 }
 

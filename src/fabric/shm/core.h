@@ -1,5 +1,5 @@
-// The shm fabric itself. One class, four files: shm_fabric.cc has the calls and the loop,
-// shm_connect.cc how connections begin and end, shm_serve.cc what peers ask for, shm_inlet.cc
+// The shm fabric itself. One class, four files: fabric.cc has the calls and the loop,
+// connect.cc how connections begin and end, serve.cc what peers ask for, inlet.cc
 // memory that they write.
 #pragma once
 
@@ -62,7 +62,7 @@ class ShmCore final : public Fabric {
     bool waits = false;  // for an owner's answer
   };
 
-  // shm_fabric.cc
+  // fabric.cc
   // Error(peer_lost) if it is not up, or not ours.
   const ShmPeer& connected(const Peer& peer) const;
   PeerPtr usable(const Peer& peer) const;
@@ -79,7 +79,7 @@ class ShmCore final : public Fabric {
   void reuse_bodies() noexcept;
   void feel_pulses();
 
-  // shm_connect.cc
+  // connect.cc
   void watch_descriptor(int fd, std::uint64_t tag, bool writable = false);
   void watch(int fd, std::uint64_t tag, std::uint32_t what);
   void knock(const PeerPtr& peer);
@@ -100,7 +100,7 @@ class ShmCore final : public Fabric {
   void lose_after_its_last_words(const PeerPtr& peer, const std::string& what);
   Greeting greeting() const;
 
-  // shm_serve.cc
+  // serve.cc
   void on_attach(const PeerPtr& peer, std::string_view body);
   void on_segment(const PeerPtr& peer, std::string_view body, std::vector<os::Fd> fds);
   void on_lender(const PeerPtr& peer, std::string_view body, std::vector<os::Fd> fds);
@@ -113,7 +113,7 @@ class ShmCore final : public Fabric {
   void on_ask(const PeerPtr& peer, std::string_view body);
   void on_packed(const PeerPtr& peer, std::string_view body);
 
-  // shm_inlet.cc
+  // inlet.cc
   void on_inlet(const PeerPtr& peer, std::string_view body, std::vector<os::Fd> fds);
   void on_inlet_closed(const PeerPtr& peer, std::string_view body);
   // Whether the memory of the inlet that the next messages may speak of has come.

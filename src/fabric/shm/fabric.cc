@@ -128,7 +128,7 @@ Word ShmCore::make_word(Peer& any, std::uint64_t initial) {
     throw Error(Code::queue_full, "the connection to " + to_string(any.identity()) +
                                       " has used up its words; connect anew");
   }
-  std::atomic<std::uint64_t>& word = peer->link->own_word(peer->words_made);
+  std::atomic<std::uint64_t>& word = peer->conduit->own_word(peer->words_made);
   word.store(initial, std::memory_order_release);
   return {peer->words_made++, &word};
 }
@@ -138,7 +138,7 @@ std::atomic<std::uint64_t>& ShmCore::word_of(const Peer& any, std::uint32_t word
     throw Error(Code::invalid_argument,
                 fmt::format("{} has no word {}", to_string(any.identity()), word));
   }
-  return connected(any).link->peer_word(word);
+  return connected(any).conduit->peer_word(word);
 }
 
 void ShmCore::swap(const Swap& swap, OpId id, Deadline deadline) {
@@ -257,8 +257,8 @@ std::span<const Event> ShmCore::poll() {
       }
       continue;
     }
-    if (armed_) peer->link->in.awake();
-    if (!peer->link->in.empty() || peer->ring_is_behind()) take_messages(peer);
+    if (armed_) peer->conduit->in.awake();
+    if (!peer->conduit->in.empty() || peer->ring_is_behind()) take_messages(peer);
   }
   if (shortage_.pause_is_over(now)) watch_descriptor(listener_.get(), 0);
   if (armed_ || handshakes_ || now >= next_look_ || polls_ % polls_per_look == 0) {
@@ -296,8 +296,8 @@ void ShmCore::take_messages(const PeerPtr& peer) {
     if (!has_awaited_inlet(peer)) return;
     // A peer that does not take its answers is not asked for more.
     for (int count = 0; count < messages_per_poll && !peer->ring_is_behind(); ++count) {
-      if (!peer->link->in.pop(taken_)) break;
-      if (peer->link->in.must_wake()) peer->ring_doorbell();
+      if (!peer->conduit->in.pop(taken_)) break;
+      if (peer->conduit->in.must_wake()) peer->ring_doorbell();
       if (taken_.kind == user_message) {
         posted_.emplace_back(Message{peer, std::move(taken_.body)});
         taken_.body.clear();
@@ -350,8 +350,8 @@ void ShmCore::feel_pulses() {
   for (const PeerPtr& peer : polled_) {
     if (!peer->up()) continue;
     take_back_segments(peer);
-    peer->link->own_pulse().fetch_add(1, std::memory_order_relaxed);
-    const std::uint64_t pulse = peer->link->peer_pulse().load(std::memory_order_relaxed);
+    peer->conduit->own_pulse().fetch_add(1, std::memory_order_relaxed);
+    const std::uint64_t pulse = peer->conduit->peer_pulse().load(std::memory_order_relaxed);
     if (pulse != peer->last_pulse) {
       peer->last_pulse = pulse;
       peer->last_sign = last_poll_;
@@ -368,7 +368,7 @@ bool ShmCore::arm() {
   if (work || stirred_ || !posted_.empty()) return false;
   armed_ = true;
   for (const auto& [serial, peer] : peers_) {
-    if (peer->up() && !peer->link->in.sleep()) return false;
+    if (peer->up() && !peer->conduit->in.sleep()) return false;
   }
   return true;
 }

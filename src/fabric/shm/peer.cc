@@ -76,8 +76,8 @@ void ShmPeer::push(std::uint8_t kind, std::string body) {
 }
 
 bool ShmPeer::push_now(std::uint8_t kind, std::span<const std::byte> body) {
-  if (!link->out.push(kind, body)) return false;
-  if (link->out.must_wake()) ring_doorbell();
+  if (!conduit->out.push(kind, body)) return false;
+  if (conduit->out.must_wake()) ring_doorbell();
   return true;
 }
 

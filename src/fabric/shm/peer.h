@@ -10,8 +10,8 @@
 #include <vector>
 
 #include "fabric/core/fabric.h"
+#include "fabric/shm/conduit.h"
 #include "fabric/shm/handshake.h"
-#include "fabric/shm/link.h"
 #include "fabric/shm/region.h"
 #include "os/io/fd.h"
 #include "os/io/poll.h"
@@ -98,7 +98,7 @@ class ShmPeer final : public Peer {
   pid_t pid = 0;  // as we see it, 0 if we do not
   os::Fd pidfd;
   bool memory_readable = false;  // the probe said so
-  std::unique_ptr<ShmLink> link;
+  std::unique_ptr<ShmConduit> conduit;
   os::Fd doorbell;
   std::uint32_t words_made = 0;
   std::uint64_t last_pulse = 0;

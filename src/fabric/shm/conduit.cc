@@ -1,10 +1,10 @@
-#include "fabric/shm/link.h"
+#include "fabric/shm/conduit.h"
 
 #include "tensorbus/status.h"
 
 namespace tensorbus::fabric {
 
-struct ShmLink::Layout {
+struct ShmConduit::Layout {
   alignas(64) std::byte rings[2][ring_bytes(ring_capacity)];  // [who writes]
   alignas(64) std::atomic<std::uint64_t> words[2][words_per_side];
   struct alignas(64) Pulse {
@@ -23,12 +23,12 @@ os::Mapping checked_map(const os::Fd& file, std::size_t size) {
 
 }  // namespace
 
-os::Fd ShmLink::make_file() { return os::sealed_memfd("tensorbus link", sizeof(Layout)); }
+os::Fd ShmConduit::make_file() { return os::sealed_memfd("tensorbus connection", sizeof(Layout)); }
 
-ShmLink::ShmLink(const os::Fd& file, Side side)
-    : ShmLink(checked_map(file, sizeof(Layout)), side) {}
+ShmConduit::ShmConduit(const os::Fd& file, Side side)
+    : ShmConduit(checked_map(file, sizeof(Layout)), side) {}
 
-ShmLink::ShmLink(os::Mapping memory, Side side) noexcept
+ShmConduit::ShmConduit(os::Mapping memory, Side side) noexcept
     : out(reinterpret_cast<Layout*>(memory.data())->rings[side == Side::connector ? 0 : 1],
           ring_capacity),
       in(reinterpret_cast<Layout*>(memory.data())->rings[side == Side::connector ? 1 : 0],
@@ -36,20 +36,20 @@ ShmLink::ShmLink(os::Mapping memory, Side side) noexcept
       memory_(std::move(memory)),
       own_(side == Side::connector ? 0 : 1) {}
 
-ShmLink::Layout& ShmLink::layout() const noexcept {
+ShmConduit::Layout& ShmConduit::layout() const noexcept {
   return *reinterpret_cast<Layout*>(memory_.data());
 }
 
-std::atomic<std::uint64_t>& ShmLink::own_word(std::uint32_t number) const noexcept {
+std::atomic<std::uint64_t>& ShmConduit::own_word(std::uint32_t number) const noexcept {
   return layout().words[own_][number];
 }
-std::atomic<std::uint64_t>& ShmLink::peer_word(std::uint32_t number) const noexcept {
+std::atomic<std::uint64_t>& ShmConduit::peer_word(std::uint32_t number) const noexcept {
   return layout().words[1 - own_][number];
 }
-std::atomic<std::uint64_t>& ShmLink::own_pulse() const noexcept {
+std::atomic<std::uint64_t>& ShmConduit::own_pulse() const noexcept {
   return layout().pulses[own_].beats;
 }
-std::atomic<std::uint64_t>& ShmLink::peer_pulse() const noexcept {
+std::atomic<std::uint64_t>& ShmConduit::peer_pulse() const noexcept {
   return layout().pulses[1 - own_].beats;
 }
 

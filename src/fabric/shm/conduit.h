@@ -16,14 +16,14 @@ inline constexpr std::uint32_t words_per_side = 8192;
 
 // Both ends can write all of it, so nothing in it is believed; the worst a peer can do is to break
 // its own connection.
-class ShmLink {
+class ShmConduit {
  public:
   enum class Side { connector, acceptor };
 
   // For the connector, who makes it.
   static os::Fd make_file();
   // Error(denied) if the file is not sealed or has another size.
-  ShmLink(const os::Fd& file, Side side);
+  ShmConduit(const os::Fd& file, Side side);
 
   RingProducer out;
   RingConsumer in;
@@ -36,7 +36,7 @@ class ShmLink {
 
  private:
   struct Layout;
-  ShmLink(os::Mapping memory, Side side) noexcept;
+  ShmConduit(os::Mapping memory, Side side) noexcept;
   Layout& layout() const noexcept;
 
   os::Mapping memory_;
