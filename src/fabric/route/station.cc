@@ -162,7 +162,8 @@ std::span<const Event> Station::poll() {
   for (const Peer* gone : gone_) routes_.erase(gone);
   gone_.clear();
   for (std::size_t polled = 0; polled < parts_.size(); ++polled) {
-    const std::size_t at = std::exchange(next_polled_, (next_polled_ + 1) % parts_.size());
+    const std::size_t at = next_polled_;
+    next_polled_ = at + 1 == parts_.size() ? 0 : at + 1;
     const std::span<const Event> events = parts_[at]->poll();
     if (events.empty()) continue;
     note(at, events);
