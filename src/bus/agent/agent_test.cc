@@ -87,6 +87,23 @@ TEST_P(AgentTest, BothSendingAtOnceFailsAtOnceAndSaysSo) {
   fleet_.expect(infer_, 3, shape, 7);
 }
 
+TEST_P(AgentTest, ARegistrationThatFailedDoesNotFailTheNextOne) {
+  const TestSide from = side("train", {0}, Replicate{});
+  const TestSide to = side("infer", {2}, Replicate{});
+  fleet_.set_up(from, to, shape);
+  for (int time = 0; time < 20; ++time) {
+    fleet_.wait_ok({{0, fleet_.close(0, from)}, {2, fleet_.close(2, to)}});
+    pass(std::chrono::seconds(1));
+    const CommandId fits_not = fleet_.enlist(0, from, shape);
+    const CommandId other = fleet_.enlist(2, to, shape, Deadline::never(), "b", Dtype::complex64);
+    EXPECT_EQ(fleet_.wait(0, fits_not).status.code, Code::invalid_argument);
+    // At once: the store has told nobody of the failure yet.
+    const CommandId again = fleet_.enlist(0, from, shape);
+    EXPECT_EQ(fleet_.wait(2, other).status.code, Code::invalid_argument);
+    fleet_.wait_ok({{2, fleet_.enlist(2, to, shape)}, {0, again}});
+  }
+}
+
 // proves: B3.10, B5.1
 TEST_P(AgentTest, RanksWithNothingToMoveCompleteAtOnce) {
   const TestSide from = side("train", {0, 1}, Replicate{});

@@ -93,9 +93,18 @@ void take(GroupPtr& known, std::optional<Group>& found) {
 }
 
 bool is_one_group(const Catalog& catalog, const std::string& batch, const Group& group,
-                  const End& start) {
-  const GroupFinding found = find_group(catalog, batch, {start});
+                  const End& start, const KnownFailures& known) {
+  const GroupFinding found = find_group(catalog, batch, {start}, known);
   return !found.group || found.group->sides.size() == group.sides.size();
+}
+
+// A registration that failed after it was seen takes part in nothing.
+void drop_if_failed(GroupPtr& group, const KnownFailures& known) {
+  if (group == nullptr) return;
+  const auto has_failed = [&](const auto& entry) {
+    return known.contains({entry.first, entry.second->registration});
+  };
+  if (std::ranges::any_of(group->members, has_failed)) group.reset();
 }
 
 }  // namespace
@@ -170,6 +179,7 @@ void Batch::find_groups() {
   for (const auto& failure : context_.catalog.failed(key_.batch)) {
     if (disputed_.contains(failure)) known_.insert(failure);
   }
+  known_.merge(context_.catalog.outlived(key_.batch, key_.rank, record_.registration));
   GroupFinding own = find_group(context_.catalog, key_.batch, record_.ends, known_);
   GroupFinding remote = find_group(context_.catalog, key_.batch, remote_ends(record_), known_);
   // Senders whose tensors change do so one after the other: between them they fit nobody.
@@ -190,10 +200,12 @@ void Batch::find_groups() {
     take(own_, own.group);
   }
   take(remote_, remote.group);
+  drop_if_failed(own_, known_);
+  drop_if_failed(remote_, known_);
   if (!own_ || !remote_) return;
   auto now = signature(*own_, *remote_);
   if (now == matched_) return;
-  if (!is_one_group(context_.catalog, key_.batch, *remote_, remote_->name)) {
+  if (!is_one_group(context_.catalog, key_.batch, *remote_, remote_->name, known_)) {
     throw Error(Code::invalid_argument,
                 fmt::format("batch \"{}\": its tensors come from groups of senders that share no "
                             "rank; register them as batches of their own",
@@ -650,6 +662,7 @@ void Batch::fail_registration(const Status& why, bool tell) {
   if (tell) {
     // The others must know, and those who come later.
     record_.failed = why.message;
+    record_.unfit = disputed_;
     context_.directory.publish(to_text(key_), encode(record_));
   }
   answer(std::exchange(registering_, std::nullopt)->id, why);

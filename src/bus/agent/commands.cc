@@ -344,6 +344,12 @@ void Agent::close_batch(const Submission& submission, const CloseBatch& command)
       return;
     }
   }
+  std::erase_if(deferred_, [&](const Submission& each) {
+    const auto* batch = std::get_if<RegisterBatch>(&each.command);
+    if (batch == nullptr || batch->registration != command.registration) return false;
+    answer(each.id, {Code::cancelled, "the batch was closed"});
+    return true;
+  });
   // It was closed before, or a newer registration has its name: that one stays.
   answer(submission.id);
 }

@@ -100,23 +100,33 @@ std::shared_ptr<const BatchMember> Catalog::registration(const BatchKey& key) co
 }
 
 template <typename Wanted>
-std::set<std::pair<Rank, std::uint64_t>> Catalog::registrations(const std::string& batch,
-                                                                Wanted wanted) const {
-  std::set<std::pair<Rank, std::uint64_t>> found;
+RegistrationIds Catalog::registrations(const std::string& batch, Wanted wanted) const {
+  RegistrationIds found;
   const auto members = batches_.find(batch);
   if (members == batches_.end()) return found;
   for (const auto& [key, member] : members->second) {
-    if (wanted(*member)) found.insert({key.first, member->registration});
+    if (wanted(key.first, *member)) found.insert({key.first, member->registration});
   }
   return found;
 }
 
-std::set<std::pair<Rank, std::uint64_t>> Catalog::failed(const std::string& batch) const {
-  return registrations(batch, [](const BatchMember& member) { return !member.failed.empty(); });
+RegistrationIds Catalog::failed(const std::string& batch) const {
+  return registrations(batch,
+                       [](Rank, const BatchMember& member) { return !member.failed.empty(); });
 }
 
-std::set<std::pair<Rank, std::uint64_t>> Catalog::refused(const std::string& batch) const {
-  return registrations(batch, [](const BatchMember& member) { return member.refused; });
+RegistrationIds Catalog::refused(const std::string& batch) const {
+  return registrations(batch, [](Rank, const BatchMember& member) { return member.refused; });
+}
+
+RegistrationIds Catalog::outlived(const std::string& batch, Rank rank,
+                                  std::uint64_t registration) const {
+  return registrations(batch, [&](Rank whose, const BatchMember& member) {
+    if (member.failed.empty() || member.unfit.contains({rank, registration})) return false;
+    const auto before = member.unfit.lower_bound({rank, 0});
+    return (whose == rank && member.registration != registration) ||
+           (before != member.unfit.end() && before->first == rank);
+  });
 }
 
 std::shared_ptr<const Generation> Catalog::generation(const GenerationKey& key) const {

@@ -29,10 +29,13 @@ class Catalog {
   std::shared_ptr<const BatchMember> registration(const std::string& batch, const End& end,
                                                   Rank rank) const;
   std::shared_ptr<const BatchMember> registration(const BatchKey& key) const;
-  // Registrations of a batch that failed, as (rank, registration).
-  std::set<std::pair<Rank, std::uint64_t>> failed(const std::string& batch) const;
+  // RegistrationIds of a batch that failed.
+  RegistrationIds failed(const std::string& batch) const;
   // Those of them that failed on their own.
-  std::set<std::pair<Rank, std::uint64_t>> refused(const std::string& batch) const;
+  RegistrationIds refused(const std::string& batch) const;
+  // Those of them that say nothing of this registration: earlier ones of the rank itself, and of
+  // others that did not fit an earlier one of it. The store may tell of them late.
+  RegistrationIds outlived(const std::string& batch, Rank rank, std::uint64_t registration) const;
   std::shared_ptr<const Generation> generation(const GenerationKey& key) const;
   // What the ranks of a batch with versions have last sent or read; 0: nothing yet.
   Versions versions(const std::string& batch) const;
@@ -44,8 +47,7 @@ class Catalog {
   void put(const PairKey& key, std::shared_ptr<const PairMember> record);
   void put(const BatchKey& key, std::shared_ptr<const BatchMember> record);
   template <typename Wanted>
-  std::set<std::pair<Rank, std::uint64_t>> registrations(const std::string& batch,
-                                                         Wanted wanted) const;
+  RegistrationIds registrations(const std::string& batch, Wanted wanted) const;
 
   struct Raw {
     std::shared_ptr<const Generation> generation;

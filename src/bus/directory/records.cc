@@ -11,7 +11,7 @@
 namespace tensorbus::bus {
 namespace {
 
-constexpr std::int64_t version = 2;
+constexpr std::int64_t version = 3;
 constexpr std::size_t longest_message = 64 * 1024;
 constexpr std::size_t most_tensors = 4'000'000;
 
@@ -230,13 +230,16 @@ std::string encode(const BatchMember& member) {
   }
   Json layouts = Json::array();
   for (const SideLayout& layout : member.layouts) layouts.push_back(to_json(layout));
+  Json unfit = Json::array();
+  for (const auto& [rank, registration] : member.unfit) unfit.push_back({rank, registration});
   return pack(Json::array(
       {version, member.incarnation, member.registration, member.failed.substr(0, longest_message),
        member.refused, std::move(ends), std::move(tensors), member.chunk_bytes,
        static_cast<unsigned>(member.verify), std::move(layouts),
        member.versioned ? Json::array({static_cast<unsigned>(member.versioned->direction),
                                        member.versioned->last})
-                        : Json(nullptr)}));
+                        : Json(nullptr),
+       std::move(unfit)}));
 }
 
 BatchMember decode_batch_member(std::string_view bytes) {
@@ -278,6 +281,12 @@ BatchMember decode_batch_member(std::string_view bytes) {
     versioned.end();
     return Versioned{direction, last};
   });
+  for (const Json& each : fields.list()) {
+    Fields of(each, "batch record");
+    const Rank rank = of.integer();
+    member.unfit.insert({rank, of.natural()});
+    of.end();
+  }
   fields.end();
   for (const TensorRecord& tensor : member.tensors) {
     if (!tensor.layout) continue;

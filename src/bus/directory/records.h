@@ -4,6 +4,7 @@
 #include <cstdint>
 #include <map>
 #include <optional>
+#include <set>
 #include <string>
 #include <string_view>
 #include <tuple>
@@ -53,6 +54,9 @@ struct TensorRecord {
   friend bool operator==(const TensorRecord&, const TensorRecord&) = default;
 };
 
+// RegistrationIds of batches, as (rank, number).
+using RegistrationIds = std::set<std::pair<Rank, std::uint64_t>>;
+
 // A rank's registration of a batch. Leased.
 struct BatchMember {
   std::uint64_t incarnation = 0;
@@ -66,6 +70,7 @@ struct BatchMember {
   Verify verify = Verify::off;
   std::vector<SideLayout> layouts{};
   std::optional<Versioned> versioned{};  // as it was when it registered
+  RegistrationIds unfit{};               // if it failed: those of others that it did not fit
   friend bool operator==(const BatchMember&, const BatchMember&) = default;
 };
 

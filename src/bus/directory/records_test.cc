@@ -40,6 +40,7 @@ BatchMember batch_member() {
   member.layouts = {{{2, 2}, {Shard{0}, Replicate{}}, Shape{1, 0}, 4}};
   member.tensors[0].layout = 0;
   member.versioned = Versioned{Direction::recv, 11};
+  member.unfit = {{0, 7}, {3, ~std::uint64_t{0}}};
   return member;
 }
 
