@@ -263,6 +263,39 @@ TEST_F(SocketChannelTest, AClientComesBackToARestartedAgentWithItsMemory) {
   EXPECT_EQ(record_.of<Submission>().back().command, query("later"));
 }
 
+// proves: B5.18
+TEST_F(SocketChannelTest, ARegistrationThatIsClosedWhileItIsMadeAgainIsNotMadeOnceMore) {
+  const auto registrations = [this] {
+    std::vector<Submission> made;
+    for (const Submission& each : record_.of<Submission>()) {
+      if (std::holds_alternative<RegisterBatch>(each.command)) made.push_back(each);
+    }
+    return made;
+  };
+  auto agent = std::make_unique<ScriptedAgent>(listen(), script());
+  const auto client = connect();
+  const RegisterBatch batch{"b", 5, {}, {}, {}, Verify::off};
+  client->submit(batch, std::make_shared<NoLoan>(), soon(), soon())->wait(soon());
+  agent.reset();
+  // The second agent answers the registration when it has been asked to close it.
+  agent =
+      std::make_unique<ScriptedAgent>(listen(), [&](Channel& channel, const ChannelEvent& event) {
+        record_.add(event);
+        const auto* submission = std::get_if<Submission>(&event);
+        if (submission == nullptr || !std::holds_alternative<CloseBatch>(submission->command))
+          return;
+        channel.complete(registrations().back().id, {});
+        channel.complete(submission->id, {});
+      });
+  ASSERT_TRUE(record_.wait_for<Submission>(2));
+  EXPECT_TRUE(
+      client->submit(CloseBatch{"b", 5}, nullptr, soon(), soon())->wait(soon()).status.ok());
+  agent.reset();
+  agent = std::make_unique<ScriptedAgent>(listen(), script());
+  client->submit(query("later"), nullptr, soon(), soon())->wait(soon());
+  EXPECT_EQ(registrations().size(), 2U);
+}
+
 // proves: B3.17, B5.18
 TEST_F(SocketChannelTest, ABegunCommandEndsWithTheAgentThatHadAcceptedItAndOthersGoToTheNext) {
   auto agent = std::make_unique<ScriptedAgent>(listen(), script());

@@ -48,6 +48,7 @@ struct Submitted {
   State state = State::submitted;
   Status refusal;
   bool abandoned = false;  // nobody waits for its acceptance: cancel it then
+  bool closed = false;  // a registration that was closed since: not made again with another agent
 };
 
 struct Question {
@@ -91,9 +92,7 @@ class SocketConnection final : public Connection,
     os::check_not_forked(made_in_, "client");
     std::unique_lock lock(mutex_);
     if (closed_) throw Error(Code::failed, "this client is closed");
-    if (const auto* close = std::get_if<CloseBatch>(&command)) {
-      registrations_.erase(close->registration);
-    }
+    if (const auto* close = std::get_if<CloseBatch>(&command)) forget(close->registration);
     const auto entry = std::make_shared<Submitted>();
     entry->command = command;
     entry->loan = std::move(loan);
@@ -142,9 +141,7 @@ class SocketConnection final : public Connection,
     if (made_in_ != os::fork_generation()) return nullptr;
     const std::lock_guard lock(mutex_);
     if (closed_) return nullptr;
-    if (const auto* close = std::get_if<CloseBatch>(&command)) {
-      registrations_.erase(close->registration);
-    }
+    if (const auto* close = std::get_if<CloseBatch>(&command)) forget(close->registration);
     const auto entry = std::make_shared<Submitted>();
     entry->command = command;
     enter(entry);
@@ -523,8 +520,17 @@ class SocketConnection final : public Connection,
   // Registrations are made again with an agent that replaces this one.
   void remember(const Submitted& entry, const Outcome& outcome) {
     const auto* batch = std::get_if<RegisterBatch>(&entry.command);
-    if (batch == nullptr || !outcome.status.ok()) return;
+    if (batch == nullptr || !outcome.status.ok() || entry.closed) return;
     registrations_[batch->registration] = {entry.command, entry.loan};
+  }
+
+  // Also one that is just being made again with an agent that has come back.
+  void forget(std::uint64_t registration) {
+    registrations_.erase(registration);
+    for (const auto& [sequence, entry] : entries_) {
+      const auto* batch = std::get_if<RegisterBatch>(&entry->command);
+      if (batch != nullptr && batch->registration == registration) entry->closed = true;
+    }
   }
 
   Outcome ended_with_agent(const Submitted& entry) const {
