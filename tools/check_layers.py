@@ -51,9 +51,12 @@ MAY_USE: dict[str, set[str]] = {
     "bus/match": BELOW_BUS | {"bus/channel", "bus/directory"},
     "bus/round": BELOW_BUS
     | {"fabric/core", "fabric/read", "bus/channel", "bus/directory", "bus/match"},
-    "bus/agent": BELOW_BUS
-    | {"fabric/core", "fabric/route", "bus/channel", "bus/files"}
+    "bus/batch": BELOW_BUS
+    | {"fabric/core", "fabric/route", "bus/channel"}
     | {"bus/directory", "bus/match", "bus/round"},
+    "bus/agent": BELOW_BUS
+    | {"fabric/core", "bus/channel", "bus/files"}
+    | {"bus/directory", "bus/match", "bus/round", "bus/batch"},
     "bus/host": BELOW_BUS
     | FABRICS
     | {"bus/channel", "bus/files", "bus/socket", "bus/client"}

@@ -171,10 +171,10 @@ MISTAKES = (
         "the other's word is marked first when both send",
         (
             (
-                "src/bus/agent/batch.cc",
+                "src/bus/batch/sending.cc",
                 "      if (!source_->conflict(rank)) continue;\n"
-                "      reader_->conflict(rank, round);\n",
-                "      reader_->conflict(rank, round);\n"
+                "      reader->conflict(rank, round);\n",
+                "      reader->conflict(rank, round);\n"
                 "      if (!source_->conflict(rank)) continue;\n",
             ),
         ),
@@ -184,15 +184,15 @@ MISTAKES = (
         "a send takes its number when it begins",
         (
             (
-                "src/bus/agent/batch.cc",
-                "  if (sends) queued.round = ++last_round_;\n",
+                "src/bus/batch/exchange.cc",
+                "  if (sends) queued.round = self_.next_round();\n",
                 "",
             ),
             (
-                "src/bus/agent/batch.cc",
-                "      preparing_ = !source_->prepare(send.round);\n",
-                "      if (!preparing_) send.round = ++last_round_;\n"
-                "      preparing_ = !source_->prepare(send.round);\n",
+                "src/bus/batch/sending.cc",
+                "    preparing_ = !source_->prepare(send.round);\n",
+                "    if (!preparing_) send.round = self_.next_round();\n"
+                "    preparing_ = !source_->prepare(send.round);\n",
             ),
         ),
         ("I7", "I9"),
@@ -205,9 +205,9 @@ FOUND_ELSEWHERE = (
         "a sender that closes is taken for lost",
         (
             (
-                "src/bus/agent/batch_match.cc",
-                "  leaving_ = after;\n",
-                "  leaving_ = after * 0;\n",
+                "src/bus/batch/membership.cc",
+                "  if (leaves) now.leaves_after = *closed.answered;\n",
+                "  if (leaves) now.leaves_after = *closed.answered * 0;\n",
             ),
         ),
         ("I20",),
@@ -227,9 +227,9 @@ FOUND_ELSEWHERE = (
         "who has new tensors does not wait for the others to have them",
         (
             (
-                "src/bus/agent/batch_match.cc",
-                "    if (!registering_ || !waits_for_others_to_change()) throw;\n",
-                "    if (!registering_ || waits_for_others_to_change() || registering_) throw;\n",
+                "src/bus/batch/matching.cc",
+                "    if (!registering || !waits_for_others_to_change()) throw;\n",
+                "    if (!registering || waits_for_others_to_change() || registering) throw;\n",
             ),
         ),
         ("I9",),
@@ -238,7 +238,7 @@ FOUND_ELSEWHERE = (
         "a sender minds its own readers only",
         (
             (
-                "src/bus/agent/batch.cc",
+                "src/bus/batch/sending.cc",
                 "  return !herald_->ending(send.round);\n",
                 "  return false;\n",
             ),

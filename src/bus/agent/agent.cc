@@ -83,7 +83,7 @@ void Agent::update_batches(const std::set<std::string>& changed) {
     if (changed.contains(key.first)) batch->update();
   }
   for (const auto& batch : ending_) {
-    if (changed.contains(batch->key().batch)) batch->update();
+    if (changed.contains(batch->self().key.batch)) batch->update();
   }
   retry_subscribes();
 }
@@ -92,9 +92,9 @@ void Agent::update_batches(const std::set<std::string>& changed) {
 // lost.
 void Agent::announce_batches() {
   for (const auto& [key, batch] : batches_) {
-    if (batch->announced() || batch->closing()) continue;
-    const bool waits = std::ranges::any_of(ending_, [&own = batch->key()](const auto& before) {
-      return before->key() == own && before->leaving();
+    if (batch->self().membership.presence != Presence::hidden) continue;
+    const bool waits = std::ranges::any_of(ending_, [&own = batch->self().key](const auto& before) {
+      return before->self().key == own && before->self().membership.presence == Presence::leaving;
     });
     if (!waits) batch->announce();
   }
@@ -227,7 +227,7 @@ void Agent::record_refused(const Refused& refused) {
                  },
                  [&](const BatchKey& batch) {
                    const auto found = batches_.find({batch.batch, batch.side});
-                   if (found != batches_.end()) found->second->refused(why);
+                   if (found != batches_.end()) found->second->fail_registration(why, false);
                  },
                  // No command waits for these.
                  [](const OneOf<AgentKey, CallerKey, GenerationKey, VersionKey> auto&) {},
@@ -241,7 +241,7 @@ void Agent::take(const fabric::Event& event) {
                  [&](const fabric::Message& message) { take_message(message); },
                  [&](const fabric::PeerUp& up) {
                    const PeerConnectionPtr connection = connections_.on_up(up);
-                   for (const auto& [key, batch] : batches_) batch->on_up(connection);
+                   for (const auto& [key, batch] : batches_) batch->exchange().on_up(connection);
                  },
                  [&](const fabric::PeerLost& lost) { peer_lost(lost); },
              },
@@ -256,7 +256,7 @@ void Agent::take_message(const fabric::Message& message) {
   log::trace("bus: rank {} hears {} from {}", rank(), name_of(said.body),
              to_string(connection->peer()->identity()));
   const auto pass_on = [&] {
-    for (const auto& [key, batch] : batches_) batch->on_message(connection, said);
+    for (const auto& [key, batch] : batches_) batch->exchange().on_message(connection, said);
   };
   std::visit(Overloaded{
                  [&](const OneOf<Subscribe, Follow> auto&) { take_subscribe(connection, said); },
@@ -279,16 +279,13 @@ void Agent::peer_lost(const fabric::PeerLost& lost) {
   log::debug("bus: rank {} has lost {}: {}", rank(), to_string(lost.peer->identity()),
              lost.reason.message);
   std::erase_if(held_, [&](const Held& held) { return held.connection == connection; });
-  for (const auto& [key, batch] : batches_) batch->on_lost(connection, lost.reason);
-  for (const auto& batch : ending_) batch->on_lost(connection, lost.reason);
+  for (const auto& [key, batch] : batches_) batch->exchange().on_lost(connection, lost.reason);
+  for (const auto& batch : ending_) batch->exchange().on_lost(connection, lost.reason);
 }
 
 void Agent::take_subscribe(const PeerConnectionPtr& connection, const AgentMessage& message) {
   for (const auto& [key, batch] : batches_) {
-    const bool follows = std::holds_alternative<Follow>(message.body);
-    const auto taken =
-        follows ? batch->follow(connection, message) : batch->subscribe(connection, message);
-    if (taken == Batch::Taken::done) return;
+    if (batch->take(connection, message) == Taken::done) return;
   }
   if (held_.size() < most_held) held_.push_back({connection, message});
 }
@@ -347,7 +344,7 @@ void Agent::lease_lost() {
     if (here.attempt != 0) publish(here, "");
   }
   for (const auto& [key, batch] : batches_) {
-    batch->publish_as(incarnation(batch->session()));
+    batch->publish_as(incarnation(batch->self().session));
     changed_.insert(key.first);
   }
 }
@@ -359,7 +356,7 @@ void Agent::end_session(std::uint64_t session, const Status& why, Batch::Manner 
     return true;
   });
   for (const auto& [key, batch] : batches_) {
-    if (batch->session() == session) batch->close(std::nullopt, why, manner);
+    if (batch->self().session == session) batch->close(std::nullopt, why, manner);
   }
   std::erase_if(refused_, [&](const auto& each) {
     if (each.second != session) return false;

@@ -11,7 +11,7 @@
 #include <string>
 #include <vector>
 
-#include "bus/agent/batch.h"
+#include "bus/batch/batch.h"
 #include "bus/channel/channel.h"
 #include "bus/directory/catalog.h"
 #include "bus/directory/directory.h"

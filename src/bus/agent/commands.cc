@@ -269,12 +269,12 @@ void Agent::register_batch(const Submission& submission, const RegisterBatch& co
     }
   }
   auto& place = batches_[{command.batch, side}];
-  if (place != nullptr && place->registration() == command.registration) {
+  if (place != nullptr && place->self().record.registration == command.registration) {
     return replace_memory(submission, *place, record);
   }
   if (place != nullptr) {
     // One that is closing has memory to give back, but its name is free.
-    if (!place->stale() && !place->closing()) {
+    if (!place->self().membership.stale() && !place->self().membership.closing()) {
       refuse(fmt::format("batch \"{}\" is registered already; close it first", command.batch));
     }
     disputed_[{command.batch, side}] = place->disputed();
@@ -292,14 +292,15 @@ void Agent::register_batch(const Submission& submission, const RegisterBatch& co
 
 void Agent::replace_memory(const Submission& submission, Batch& batch, const BatchMember& record) {
   if (!record.versioned || record.versioned->direction != Direction::recv ||
-      record.tensors != batch.record().tensors) {
+      record.tensors != batch.self().record.tensors) {
     refuse(
         fmt::format("batch \"{}\": only memory that is received into can be replaced, by such "
                     "of the same types and shapes",
-                    batch.key().batch));
+                    batch.self().key.batch));
   }
-  if (!batch.idle()) refuse(fmt::format("batch \"{}\" is being received", batch.key().batch));
-  batch.replace(submission.loan);
+  if (!batch.replace(submission.loan)) {
+    refuse(fmt::format("batch \"{}\" is being received", batch.self().key.batch));
+  }
   answer(submission.id);
 }
 
@@ -308,7 +309,7 @@ Batch& Agent::find_batch(const std::string& batch, const std::optional<std::stri
   for (auto each = batches_.lower_bound({batch, ""});
        each != batches_.end() && each->first.first == batch; ++each) {
     const auto covers = [&](const End& end) { return end.side == *role; };
-    if (!role || std::ranges::any_of(each->second->record().ends, covers)) {
+    if (!role || std::ranges::any_of(each->second->self().record.ends, covers)) {
       found.push_back(each->second.get());
     }
   }
@@ -330,16 +331,17 @@ void Agent::transfer(const Submission& submission, const Transfer& command) {
 }
 
 void Agent::query(const Submission& submission, const QuerySignal& command) {
-  find_batch(command.batch, command.role).query(submission.id, command, submission.deadline);
+  Queries& queries = find_batch(command.batch, command.role).exchange().queries();
+  queries.ask(submission.id, command, submission.deadline);
 }
 
 void Agent::query_versions(const Submission& submission, const QueryVersions& command) {
-  find_batch(command.batch, command.role).query_versions(submission.id);
+  find_batch(command.batch, command.role).exchange().queries().ask_versions(submission.id);
 }
 
 void Agent::close_batch(const Submission& submission, const CloseBatch& command) {
   for (const auto& [key, batch] : batches_) {
-    if (key.first == command.batch && batch->registration() == command.registration) {
+    if (key.first == command.batch && batch->self().record.registration == command.registration) {
       batch->close(submission.id, {Code::cancelled, "the batch was closed"});
       return;
     }

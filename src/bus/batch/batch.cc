@@ -1,0 +1,137 @@
+#include "bus/batch/batch.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <utility>
+
+namespace tensorbus::bus {
+
+Batch::Batch(Context& context, BatchKey key, std::uint64_t session, BatchMember record,
+             std::shared_ptr<Loan> loan, KnownFailures disputed)
+    : self_{context, std::move(key), session, std::move(record), std::move(loan)},
+      matching_(self_, std::move(disputed)),
+      generations_(self_),
+      exchange_(self_) {}
+
+bool Batch::over() const noexcept {
+  return self_.membership.presence == Presence::gone && exchange_.receiving().running() == nullptr;
+}
+
+std::string Batch::current() const {
+  if (registering_) return fmt::format("register_tensors \"{}\"", self_.key.batch);
+  if (exchange_.empty()) return "";
+  return fmt::format("{} of batch \"{}\"", exchange_.head(), self_.key.batch);
+}
+
+void Batch::announce() {
+  self_.happen(Announced{});
+  self_.show_record();
+}
+
+void Batch::publish_as(std::uint64_t incarnation) {
+  self_.record.incarnation = incarnation;
+  if (self_.membership.presence != Presence::shown) return;
+  self_.show_record();
+  if (self_.shown_version) self_.show_version(*self_.shown_version);
+}
+
+bool Batch::replace(std::shared_ptr<Loan> loan) {
+  if (!exchange_.empty() || registering_ || self_.membership.closing()) return false;
+  self_.loan = std::move(loan);
+  exchange_.receiving().replace_memory();
+  return true;
+}
+
+void Batch::transfer(CommandId id, const Transfer& transfer, Deadline deadline) {
+  const bool sends = transfer.direction == Direction::send;
+  // A recv waits for a registration that is made again with a restarted agent.
+  if (self_.membership.closing() || (registering_ && sends)) {
+    return self_.answer(id, {Code::invalid_argument,
+                             fmt::format("batch \"{}\" is not registered yet", self_.key.batch)});
+  }
+  const Status& possible = sends ? matching_.can_send() : matching_.can_recv();
+  if (!possible.ok()) return self_.answer(id, possible);
+  if (sends && self_.membership.stale()) return self_.answer(id, self_.ended);
+  if (const Status refused = sends ? Status{} : matching_.sender_refuses(); !refused.ok()) {
+    return self_.answer(id, refused);
+  }
+  exchange_.accept(id, transfer, deadline);
+}
+
+bool Batch::cancel(CommandId id, const Status& why) {
+  if (!registering_ || registering_->id != id) return exchange_.cancel(id, why);
+  end_registering(why);
+  close(std::nullopt, why);
+  return true;
+}
+
+void Batch::close(std::optional<CommandId> id, const Status& why, Manner manner) {
+  if (id) {
+    if (close_id_) {
+      self_.answer(*id);
+    } else {
+      close_id_ = id;
+    }
+  }
+  if (self_.membership.closing()) return;
+  self_.context.at(Step::closing);
+  const bool shown = self_.membership.presence == Presence::shown;
+  const std::int64_t last = exchange_.answered();
+  if (self_.shown_version) self_.context.directory.withdraw(to_text(VersionKey{self_.key}));
+  if (registering_) end_registering(why);
+  self_.happen(Closed{manner == Manner::orderly ? std::optional(last) : std::nullopt});
+  exchange_.close(why);
+  if (self_.membership.presence == Presence::leaving) {
+    generations_.begin_leaving();
+    follow_leaving();
+  } else if (shown) {
+    withdraw();
+  }
+  step();
+}
+
+// The registration stays until the others know that this rank leaves, or they would take it for
+// lost.
+void Batch::follow_leaving() {
+  const Sending& sending = exchange_.sending();
+  const std::int64_t version = sending.version_of(self_.membership.leaves_after);
+  if (generations_.tell_leaving(*sending.group(), version)) withdraw();
+}
+
+void Batch::withdraw() {
+  self_.happen(Told{});
+  if (superseded_ || !self_.record.failed.empty()) return;
+  self_.context.directory.withdraw(to_text(self_.key));
+}
+
+Taken Batch::take(const PeerConnectionPtr& connection, const AgentMessage& message) {
+  return std::holds_alternative<Follow>(message.body)
+             ? exchange_.sending().follow(connection, message, matching_)
+             : exchange_.sending().subscribe(connection, message, matching_);
+}
+
+void Batch::step() {
+  expire_registration();
+  exchange_.step();
+  if (exchange_.receiving().tries_again()) update();
+  exchange_.rest();
+  exchange_.drop_source_if_unused();
+  if (exchange_.receiving().is_past_end()) update();
+  exchange_.queries().answer();
+  if (registering_) check_registered();
+  const bool gives_up =
+      self_.context.now >= generations_.leaves_by() || !self_.context.store_is_away.ok();
+  if (self_.membership.presence == Presence::leaving && gives_up) withdraw();
+  if (over() && close_id_) self_.answer(*std::exchange(close_id_, std::nullopt));
+}
+
+TimePoint Batch::wake_at() const {
+  if (exchange_.busy()) return self_.context.now;
+  TimePoint at = exchange_.wake_at();
+  if (registering_) at = std::min(at, registering_->deadline.at());
+  if (self_.membership.presence == Presence::leaving) at = std::min(at, generations_.leaves_by());
+  return at;
+}
+
+}  // namespace tensorbus::bus

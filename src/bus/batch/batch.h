@@ -1,0 +1,91 @@
+// One registration of a batch at this agent. Its parts: matching (which registrations there are,
+// and whether they fit), generations (with whom it counts its rounds) and exchange (its commands
+// and its two ends). Here is what one of them means for the others.
+#pragma once
+
+#include <cstdint>
+#include <memory>
+#include <optional>
+#include <string>
+
+#include "bus/batch/exchange.h"
+#include "bus/batch/generations.h"
+#include "bus/batch/matching.h"
+#include "bus/batch/own_registration.h"
+
+namespace tensorbus::bus {
+
+class Batch {
+ public:
+  // `disputed`: registrations of others that an earlier one of this rank did not fit.
+  Batch(Context& context, BatchKey key, std::uint64_t session, BatchMember record,
+        std::shared_ptr<Loan> loan, KnownFailures disputed = {});
+  Batch(const Batch&) = delete;
+  Batch& operator=(const Batch&) = delete;
+
+  const OwnRegistration& self() const noexcept { return self_; }
+  // If it failed: the registrations that it did not fit.
+  const KnownFailures& disputed() const noexcept { return matching_.disputed(); }
+  // Queries, and what connections tell.
+  Exchange& exchange() noexcept { return exchange_; }
+  // Nothing of it is left to wait for.
+  bool over() const noexcept;
+  // What the head of the queue waits for; for the heartbeat.
+  std::string current() const;
+
+  void register_for(CommandId id, Deadline deadline);
+  // Shows the registration to the others; the agent waits with it until an earlier one of the same
+  // name has left.
+  void announce();
+  // Other memory to receive into. False: not while it registers or closes, or a command waits.
+  bool replace(std::shared_ptr<Loan> loan);
+  // The agent counts as another from now on.
+  void publish_as(std::uint64_t incarnation);
+  // Nothing happens to one that is registered. `tell`: the others do not know of it yet.
+  void fail_registration(const Status& why, bool tell);
+  void transfer(CommandId id, const Transfer& transfer, Deadline deadline);
+  // False: not one of its commands.
+  bool cancel(CommandId id, const Status& why);
+  // Ends everything; over() says when. `id` is completed then. Rounds that this rank has been
+  // answered for go on at the others, unless its worker is lost.
+  enum class Manner : std::uint8_t { orderly, lost };
+  void close(std::optional<CommandId> id, const Status& why, Manner manner = Manner::orderly);
+  // Another registration takes its name: the record in the store is no longer this one's.
+  void give_way() noexcept { superseded_ = true; }
+
+  // SUBSCRIBE or FOLLOW.
+  Taken take(const PeerConnectionPtr& connection, const AgentMessage& message);
+  // Records have changed, or time has passed.
+  void update();
+  void step();
+  TimePoint wake_at() const;
+
+ private:
+  struct Waiting {
+    CommandId id;
+    Deadline deadline;
+  };
+
+  void look_at_groups();
+  void follow_own_generation();
+  void follow_their_generation();
+  void begin_generation(const Generation& generation);
+  void end_generation(const Generation& ended);
+  void follow_leaving();
+  void withdraw();
+  void check_registered();
+  bool has_joined();
+  bool has_readers();
+  void end_registering(const Status& status);
+  void expire_registration();
+
+  OwnRegistration self_;
+  Matching matching_;
+  Generations generations_;
+  Exchange exchange_;
+  std::optional<Waiting> registering_;
+  std::optional<CommandId> close_id_;
+  bool superseded_ = false;
+};
+
+}  // namespace tensorbus::bus

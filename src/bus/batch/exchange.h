@@ -1,0 +1,77 @@
+// The commands of a registration that move its tensors, in the order in which they were submitted,
+// and the two ends that carry them out.
+#pragma once
+
+#include <cstdint>
+#include <deque>
+#include <optional>
+#include <string>
+
+#include "bus/batch/own_registration.h"
+#include "bus/batch/queries.h"
+#include "bus/batch/queued.h"
+#include "bus/batch/receiving.h"
+#include "bus/batch/sending.h"
+
+namespace tensorbus::bus {
+
+class Exchange {
+ public:
+  explicit Exchange(OwnRegistration& self)
+      : self_(self), sending_(self), receiving_(self), queries_(self, sending_, receiving_) {}
+  Exchange(const Exchange&) = delete;
+  Exchange& operator=(const Exchange&) = delete;
+
+  Sending& sending() noexcept { return sending_; }
+  Receiving& receiving() noexcept { return receiving_; }
+  const Receiving& receiving() const noexcept { return receiving_; }
+  Queries& queries() noexcept { return queries_; }
+
+  void accept(CommandId id, const Transfer& transfer, Deadline deadline);
+  // False: not one of its commands.
+  bool cancel(CommandId id, const Status& why);
+  bool empty() const noexcept { return queue_.empty(); }
+  bool has(Direction direction) const noexcept;
+  // "send", for messages; empty if nothing is queued.
+  std::string head() const;
+  // The last round that this rank's sends have been answered for.
+  std::int64_t answered() const noexcept;
+
+  void begin_generation(const Generation& generation, const GroupPtr& group);
+  // Rounds after the last one that goes on fail with this.
+  void end_generation(const Generation& ended, const Status& why);
+  // The generation has ended, and this rank is through with the rounds that went on.
+  void drop_source_if_unused();
+  // Commands that wait, and sends only from the round after `after` on.
+  void fail(Direction direction, const Status& why, std::optional<Rank> lost,
+            std::int64_t after = 0);
+  // Ends everything but a recv that runs: that ends when its memory is free again.
+  void close(const Status& why);
+
+  // Moves the queue.
+  void step();
+  // What is to be done whatever waits in the queue.
+  void rest();
+  // There is work that need not wait for anybody.
+  bool busy() const;
+  TimePoint wake_at() const;
+
+  void on_message(const PeerConnectionPtr& connection, const AgentMessage& message);
+  void on_up(const PeerConnectionPtr& connection);
+  void on_lost(const PeerConnectionPtr& connection, const Status& why);
+
+ private:
+  void step_head();
+  void finish_head(Outcome outcome);
+  void end_command(Queued& queued, const Status& why, bool at_deadline);
+  void expire();
+  std::string waits_for(const Queued& queued) const;
+
+  OwnRegistration& self_;
+  Sending sending_;
+  Receiving receiving_;
+  Queries queries_;
+  std::deque<Queued> queue_;
+};
+
+}  // namespace tensorbus::bus

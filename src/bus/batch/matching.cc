@@ -1,0 +1,189 @@
+#include "bus/batch/matching.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+
+#include "bus/batch/senders.h"
+
+namespace tensorbus::bus {
+namespace {
+
+std::vector<std::pair<Rank, std::uint64_t>> signature(const Group& one, const Group& other) {
+  std::vector<std::pair<Rank, std::uint64_t>> all;
+  for (const Group* group : {&one, &other}) {
+    for (const auto& [rank, member] : group->members) {
+      all.emplace_back(rank, member->registration ^ member->incarnation);
+    }
+    all.emplace_back(-1, 0);
+  }
+  return all;
+}
+
+// The group that is known stays if nothing has changed: what was made from it is not made again.
+void take_group(GroupPtr& known, std::optional<Group>& found) {
+  if (!found || (known != nullptr && known->is(*found))) return;
+  known = std::make_shared<const Group>(*std::move(found));
+}
+
+// A registration that failed after it was seen takes part in nothing.
+void drop_if_failed(GroupPtr& group, const KnownFailures& known) {
+  if (group == nullptr) return;
+  const auto has_failed = [&](const auto& entry) {
+    return known.contains({entry.first, entry.second->registration});
+  };
+  if (std::ranges::any_of(group->members, has_failed)) group.reset();
+}
+
+void check_is_one_group(const Catalog& catalog, const std::string& batch, const Group& group,
+                        const KnownFailures& known) {
+  const GroupFinding found = find_group(catalog, batch, {group.name}, known);
+  if (!found.group || found.group->sides.size() == group.sides.size()) return;
+  throw Error(Code::invalid_argument,
+              fmt::format("batch \"{}\": its tensors come from groups of senders that share no "
+                          "rank; register them as batches of their own",
+                          batch));
+}
+
+}  // namespace
+
+Matching::Matching(OwnRegistration& self, KnownFailures disputed)
+    : self_(self),
+      known_(self.context.catalog.failed(self.key.batch)),
+      disputed_(std::move(disputed)) {
+  // Whoever registers after a refusal is told of the refusal as well, once.
+  for (const auto& refusal : self.context.catalog.refused(self.key.batch)) {
+    if (!disputed_.contains(refusal)) known_.erase(refusal);
+  }
+}
+
+void Matching::look(bool registering) {
+  const Catalog& catalog = self_.context.catalog;
+  const std::string& batch = self_.key.batch;
+  // The ranks that this registration did not fit have noticed it, too.
+  for (const auto& failure : catalog.failed(batch)) {
+    if (disputed_.contains(failure)) known_.insert(failure);
+  }
+  known_.merge(catalog.outlived(batch, self_.key.rank, self_.record.registration));
+  GroupFinding own = find_group(catalog, batch, self_.record.ends, known_);
+  GroupFinding remote = find_group(catalog, batch, remote_ends(self_.record), known_);
+  drop_if_mixed(own, Direction::send);
+  drop_if_mixed(remote, Direction::recv);
+  take_groups(std::move(own), std::move(remote));
+  if (!own_ || !remote_) return;
+  auto now = signature(*own_, *remote_);
+  if (now != matched_) match(std::move(now), registering);
+}
+
+// Senders whose tensors change do so one after the other: between them they fit nobody.
+void Matching::drop_if_mixed(GroupFinding& finding, Direction direction) const {
+  if (!finding.group || !self_.one_way(direction)) return;
+  const auto last = self_.context.catalog.generation({self_.key.batch, finding.group->name});
+  if (!is_mixed(*finding.group, last.get())) return;
+  finding.missing = "not all senders have registered their new tensors";
+  finding.group.reset();
+}
+
+void Matching::take_groups(GroupFinding own, GroupFinding remote) {
+  self_.missing = own.missing;
+  if (!own.missing.empty() && !remote.missing.empty()) self_.missing += "; ";
+  self_.missing += remote.missing;
+  // The record of this rank may still be an older one: the store has not told of the new one yet.
+  if (own.group &&
+      own.group->members.at(self_.key.rank)->registration == self_.record.registration) {
+    take_group(own_, own.group);
+  }
+  take_group(remote_, remote.group);
+  drop_if_failed(own_, known_);
+  drop_if_failed(remote_, known_);
+}
+
+void Matching::match(std::vector<std::pair<Rank, std::uint64_t>> now, bool registering) {
+  check_is_one_group(self_.context.catalog, self_.key.batch, *remote_, known_);
+  try {
+    check_tensors(*own_, *remote_);
+  } catch (const Error& error) {
+    if (!registering || !waits_for_others_to_change()) throw;
+    self_.missing = fmt::format("others have not changed their tensors: {}", error.what());
+    remote_.reset();
+    return;
+  }
+  can_send_ = may_send(*own_, *remote_);
+  if (can_send_.ok()) can_send_ = are_named(*own_, *remote_);
+  can_recv_ = may_send(*remote_, *own_);
+  const Status wrong_way{Code::invalid_argument,
+                         fmt::format("batch \"{}\" goes the other way", self_.key.batch)};
+  if (self_.one_way(Direction::recv)) can_send_ = wrong_way;
+  if (self_.one_way(Direction::send)) can_recv_ = wrong_way;
+  readers_ =
+      can_send_.ok() ? serving(own_, remote_).readers(self_.versioned()) : std::vector<Rank>();
+  matched_ = std::move(now);
+}
+
+// All registrations of the groups but this rank's own.
+KnownFailures Matching::others() const {
+  KnownFailures others;
+  for (const GroupPtr& group : {own_, remote_}) {
+    if (group == nullptr) continue;
+    for (const auto& [rank, member] : group->members) {
+      if (member->registration != self_.record.registration) {
+        others.insert({rank, member->registration});
+      }
+    }
+  }
+  return others;
+}
+
+// A rank that had a version before has changed its tensors: so will the others, in their own time.
+// The same holds if this rank tried with other tensors before and the others are those that did not
+// fit.
+bool Matching::waits_for_others_to_change() const {
+  const bool had_version = self_.versioned() && self_.record.versioned->last != 0;
+  return had_version || std::ranges::includes(disputed_, others());
+}
+
+void Matching::dispute_all() {
+  disputed_ = others();
+  disputed_.merge(self_.context.catalog.refused(self_.key.batch));
+}
+
+Status Matching::sender_refuses() {
+  const Catalog& catalog = self_.context.catalog;
+  for (const End& end : remote_ends(self_.record)) {
+    for (const auto& [rank, member] : catalog.members(end)) {
+      const auto batch = catalog.registration(self_.key.batch, end, rank);
+      if (batch == nullptr || !batch->refused) continue;
+      if (!disputed_.insert({rank, batch->registration}).second) continue;
+      return failure_of(self_.key.batch, rank, *batch);
+    }
+  }
+  return {};
+}
+
+Serving& Matching::serving(const GroupPtr& sources, const GroupPtr& targets) {
+  std::unique_ptr<Serving>& known = servings_[targets->name];
+  if (known == nullptr || !known->is_between(sources, targets)) {
+    known = std::make_unique<Serving>(sources, targets, self_.key.rank);
+  }
+  return *known;
+}
+
+GroupPtr Matching::group_of_reader(Rank rank, const BatchMember& reader) {
+  GroupFinding found = find_group(self_.context.catalog, self_.key.batch, reader.ends, known_);
+  GroupPtr& known = readers_groups_[reader.ends];
+  if (found.group) {
+    if (remote_ != nullptr && remote_->is(*found.group)) return remote_;
+    take_group(known, found.group);
+    return known;
+  }
+  // Other readers of its side may have done their part and left; this reader made its plan when
+  // they were there.
+  for (const GroupPtr& group : {remote_, known}) {
+    if (group == nullptr) continue;
+    const auto then = group->members.find(rank);
+    if (then != group->members.end() && *then->second == reader) return group;
+  }
+  return nullptr;
+}
+
+}  // namespace tensorbus::bus

@@ -1,0 +1,68 @@
+// The registrations of a batch as one rank's registration sees them: the group of senders that it
+// belongs to, the group that it faces, and whether their tensors fit.
+#pragma once
+
+#include <cstdint>
+#include <map>
+#include <memory>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "bus/batch/own_registration.h"
+#include "bus/match/match.h"
+#include "bus/match/serving.h"
+
+namespace tensorbus::bus {
+
+class Matching {
+ public:
+  // `disputed`: registrations of other ranks that an earlier registration of this one did not fit.
+  Matching(OwnRegistration& self, KnownFailures disputed);
+
+  // Reads the records again. The last complete groups are kept: what runs goes on when a rank is
+  // gone. Throws Error when this registration can never be complete: FailedElsewhere if another
+  // rank has said so.
+  void look(bool registering);
+  // Why a sender takes no part any more, if its refusal was not told yet.
+  Status sender_refuses();
+  // This registration has failed: all registrations that it sees are those that it did not fit.
+  void dispute_all();
+  const KnownFailures& disputed() const noexcept { return disputed_; }
+
+  const GroupPtr& own() const noexcept { return own_; }
+  const GroupPtr& remote() const noexcept { return remote_; }
+  // The tensors of both groups were compared.
+  bool matched() const noexcept { return own_ && remote_ && !matched_.empty(); }
+  // Ok until something is known.
+  const Status& can_send() const noexcept { return can_send_; }
+  const Status& can_recv() const noexcept { return can_recv_; }
+  // Who reads from this rank, at the side that it named.
+  const std::vector<Rank>& readers() const noexcept { return readers_; }
+
+  // What this rank serves to a group of readers. Readers of several groups come in any order.
+  Serving& serving(const GroupPtr& sources, const GroupPtr& targets);
+  // The group that a reader was in when it made its plan; null if this rank has not seen it.
+  GroupPtr group_of_reader(Rank rank, const BatchMember& reader);
+
+ private:
+  void take_groups(GroupFinding own, GroupFinding remote);
+  void drop_if_mixed(GroupFinding& finding, Direction direction) const;
+  void match(std::vector<std::pair<Rank, std::uint64_t>> now, bool registering);
+  KnownFailures others() const;
+  bool waits_for_others_to_change() const;
+
+  OwnRegistration& self_;
+  KnownFailures known_;  // registrations that had failed before this one
+  KnownFailures disputed_;
+  GroupPtr own_;
+  GroupPtr remote_;
+  std::map<std::vector<End>, GroupPtr> readers_groups_;  // who has subscribed, by its ends
+  Status can_send_;
+  Status can_recv_;
+  std::map<End, std::unique_ptr<Serving>> servings_;  // the last, by the readers' group
+  std::vector<Rank> readers_;
+  std::vector<std::pair<Rank, std::uint64_t>> matched_;  // registrations that were compared
+};
+
+}  // namespace tensorbus::bus

@@ -1,0 +1,48 @@
+#include "bus/batch/own_registration.h"
+
+namespace tensorbus::bus {
+
+bool OwnRegistration::happen(const MembershipEvent& event) noexcept {
+  const auto after = next(membership, event);
+  if (after) membership = *after;
+  return after.has_value();
+}
+
+std::int64_t OwnRegistration::next_round() noexcept {
+  happen(SendAccepted{});
+  return membership.last_round;
+}
+
+std::vector<TensorView> OwnRegistration::ordered(const Group& sources) const {
+  static constexpr std::int64_t nothing[] = {0};
+  static constexpr std::int64_t stride[] = {1};
+  std::vector<TensorView> views;
+  for (const auto& item : item_order(sources, record)) {
+    views.push_back(item ? loan->tensors().at(*item)
+                         : TensorView{nullptr, Dtype::uint8, nothing, stride});
+  }
+  return views;
+}
+
+void OwnRegistration::show_record() const {
+  context.directory.publish(to_text(key), encode(record));
+}
+
+void OwnRegistration::show_version(std::int64_t version) {
+  shown_version = version;
+  context.directory.publish(to_text(VersionKey{key}),
+                            encode(VersionRecord{record.registration, version}));
+}
+
+void OwnRegistration::complete(CommandId id, Outcome outcome) const {
+  if (!outcome.status.ok()) outcome.stale = membership.stale();
+  context.channel.complete(id, outcome);
+}
+
+void OwnRegistration::answer(CommandId id, Status status) const {
+  Outcome outcome;
+  outcome.status = std::move(status);
+  complete(id, std::move(outcome));
+}
+
+}  // namespace tensorbus::bus

@@ -1,0 +1,107 @@
+#include "bus/batch/queries.h"
+
+#include <fmt/format.h>
+#include <fmt/ranges.h>
+
+#include <algorithm>
+#include <utility>
+
+namespace tensorbus::bus {
+
+void Queries::ask(CommandId id, const QuerySignal& query, Deadline deadline) {
+  waiting_.push_back({id, query, deadline});
+  answer();
+}
+
+void Queries::answer() {
+  std::erase_if(waiting_, [&](const Query& each) {
+    const bool signal = published(each.query.round);
+    const bool late = each.deadline.at() <= self_.context.now;
+    if (!signal && each.query.wait && !late) return false;
+    Outcome outcome;
+    outcome.signal = signal;
+    if (!signal && each.query.wait) {
+      outcome.status = {Code::timeout,
+                        fmt::format("batch \"{}\": no round was published in time: {}",
+                                    self_.key.batch, unpublished(each.query.round))};
+    }
+    self_.complete(each.id, std::move(outcome));
+    return true;
+  });
+}
+
+bool Queries::published(std::optional<std::int64_t> round) const {
+  const Reader* reader = receiving_.reader();
+  if (reader != nullptr && reader->published(round)) return true;
+  if (!sending_.active()) return false;
+  const std::int64_t opened = sending_.source()->highest_opened();
+  const std::int64_t last = self_.membership.last_round;
+  return round ? opened >= *round : last > 0 && opened == last;
+}
+
+// A batch goes both ways, and nobody knows which one the asker means: why nothing was published.
+std::string Queries::unpublished(std::optional<std::int64_t> round) const {
+  const std::int64_t last = self_.membership.last_round;
+  std::vector<std::string> reasons;
+  if (receiving_.started()) {
+    reasons.push_back(fmt::format("rank {} has not offered {}",
+                                  fmt::join(receiving_.reader()->awaited(round), ", "),
+                                  round ? fmt::format("round {}", *round) : "one"));
+  } else if (!self_.one_way(Direction::send)) {
+    reasons.emplace_back("this rank has not joined the senders");
+  }
+  if (!self_.one_way(Direction::recv)) {
+    const std::int64_t own = round.value_or(std::max<std::int64_t>(last, 1));
+    reasons.push_back(last < own ? fmt::format("this rank itself has not sent round {}", own)
+                                 : fmt::format("its own round {} waits for those before it", own));
+  }
+  return fmt::format("{}", fmt::join(reasons, ", and "));
+}
+
+void Queries::ask_versions(CommandId id) const {
+  Outcome outcome;
+  outcome.versions = self_.context.catalog.versions(self_.key.batch);
+  // What the store has not told this rank back yet.
+  if (self_.shown_version) outcome.versions[self_.key.side][self_.key.rank] = *self_.shown_version;
+  const auto& known = sending_.read_versions();
+  for (auto& [side, ranks] : outcome.versions) {
+    for (auto& [rank, version] : ranks) {
+      const auto read = known.find(rank);
+      if (read != known.end()) version = std::max(version, read->second);
+    }
+    std::erase_if(ranks, [&, &of = side](const auto& entry) { return is_lost(of, entry.first); });
+  }
+  std::erase_if(outcome.versions, [](const auto& entry) { return entry.second.empty(); });
+  self_.context.channel.complete(id, outcome);
+}
+
+// The rank's death was noticed here, while the store still has its registration.
+bool Queries::is_lost(const std::string& side, Rank rank) const {
+  const auto now = self_.context.catalog.registration(BatchKey{self_.key.batch, side, rank});
+  if (now == nullptr) return true;
+  if (sending_.active() && sending_.source()->has_lost(rank, now->registration)) return true;
+  const Reader* reader = receiving_.reader();
+  const GroupPtr& joined = receiving_.group();
+  if (reader == nullptr || joined == nullptr) return false;
+  const auto then = joined->members.find(rank);
+  return then != joined->members.end() && then->second == now &&
+         std::ranges::find(reader->lost(), rank) != reader->lost().end();
+}
+
+bool Queries::cancel(CommandId id, const Status& why) {
+  if (std::erase_if(waiting_, [&](const Query& each) { return each.id == id; }) == 0) return false;
+  self_.answer(id, why);
+  return true;
+}
+
+void Queries::close(const Status& why) {
+  for (const Query& each : std::exchange(waiting_, {})) self_.answer(each.id, why);
+}
+
+TimePoint Queries::wake_at() const {
+  TimePoint at = TimePoint::max();
+  for (const Query& query : waiting_) at = std::min(at, query.deadline.at());
+  return at;
+}
+
+}  // namespace tensorbus::bus

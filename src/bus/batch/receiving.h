@@ -1,0 +1,89 @@
+// The receiving end of a registration: its reader, and the recv that runs. receiving.cc has the
+// recvs, joining.cc how the reader follows the senders' generations.
+#pragma once
+
+#include <cstdint>
+#include <map>
+#include <memory>
+#include <optional>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "bus/batch/own_registration.h"
+#include "bus/batch/queued.h"
+#include "bus/round/reader.h"
+
+namespace tensorbus::bus {
+
+class Receiving {
+ public:
+  explicit Receiving(OwnRegistration& self) : self_(self) {}
+
+  // Null until the senders have had a generation.
+  Reader* reader() const noexcept { return reader_.get(); }
+  bool started() const noexcept { return reader_ != nullptr && reader_->started(); }
+  // Of the recv at the head of the queue; null: it reads nothing yet.
+  Recv* running() const noexcept { return reader_ == nullptr ? nullptr : reader_->recv(); }
+  // The senders as the generation's record has them, whom the reader joins.
+  const GroupPtr& group() const noexcept { return group_; }
+  // After the loan of the registration has changed. Only while nothing is received.
+  void replace_memory();
+
+  // joining.cc: what the record of the senders' generation means for the reader. If it has lost its
+  // sources, why, and which of them is to blame: recvs that wait fail with that.
+  struct Loss {
+    Status why;
+    Rank rank = 0;
+  };
+  std::optional<Loss> follow(const Generation& theirs);
+  // Joins it, unless that has happened or cannot happen yet. `own` and `remote`: the groups as they
+  // are now.
+  void join(const Generation& theirs, const GroupPtr& own, const GroupPtr& remote);
+  // The rounds that were to go on after the end of their generation are over.
+  bool is_past_end() const;
+  // Joining failed a while ago: the reader may try again.
+  bool tries_again();
+
+  // Takes the head of the queue as far as it goes; its outcome once it is over, then finish().
+  std::optional<Outcome> step(Queued& recv);
+  void finish();
+  // Skips what must be skipped, whatever the queue does. `taken`: the head of the queue is told of
+  // a recv that is over.
+  void rest(bool taken);
+  std::string waits_for() const;
+  bool checks() const { return running() != nullptr && running()->checks(); }
+  TimePoint wake_at() const;
+
+ private:
+  struct OwnPassage {
+    OwnPassage(GroupPtr from, GroupPtr to, Rank reader)
+        : sources(std::move(from)),
+          targets(std::move(to)),
+          passage(make_passage(*sources, *targets, reader)) {}
+    bool is_between(const GroupPtr& from, const GroupPtr& to) const noexcept {
+      return from == sources && to == targets;
+    }
+    GroupPtr sources;
+    GroupPtr targets;
+    Passage passage;
+  };
+  // Of what all sources offer, with the ranks that offer it.
+  struct Offered {
+    std::pair<Rank, std::int64_t> lowest;
+    std::pair<Rank, std::int64_t> highest;
+  };
+
+  JoinPlan plan_of(const Generation& theirs) const;
+  void find_sources(JoinPlan& plan) const;
+  std::optional<Offered> offered() const;
+  Outcome refuse(const Offered& offered, std::string why) const;
+
+  OwnRegistration& self_;
+  GroupPtr group_;
+  std::unique_ptr<OwnPassage> passage_;  // the last that the reader was to join by
+  std::shared_ptr<Reader> reader_;
+  std::optional<std::int64_t> ends_after_;  // their generation has, after a round to come
+};
+
+}  // namespace tensorbus::bus

@@ -1,0 +1,89 @@
+#include <fmt/format.h>
+
+#include <algorithm>
+
+#include "bus/batch/sending.h"
+
+namespace tensorbus::bus {
+
+// Done: this source is the one that is meant, and can answer.
+Taken Sending::belongs(const std::string& batch, const End& group, std::int64_t generation,
+                       const Matching& matching) const {
+  if (batch != self_.key.batch || self_.membership.closing()) return Taken::no;
+  if (!matching.own()) return Taken::later;
+  if (group != matching.own()->name) return Taken::no;
+  if (!active() || generation > source_->generation()) return Taken::later;
+  return Taken::done;
+}
+
+Taken Sending::subscribe(const PeerConnectionPtr& connection, const AgentMessage& message,
+                         Matching& matching) {
+  const auto& wish = std::get<Subscribe>(message.body);
+  const Taken ours = belongs(wish.batch, wish.group, message.generation, matching);
+  if (ours != Taken::done) return ours;
+  const auto refuse = [&](Status status) {
+    self_.context.connections.send(*connection, message.generation, message.serial,
+                                   Subscribed{std::move(status), 0, 0});
+    return Taken::done;
+  };
+  if (message.generation < source_->generation()) {
+    return refuse({Code::withdrawn, "that generation is over"});
+  }
+  try {
+    const auto reader =
+        self_.context.catalog.registration(BatchKey{self_.key.batch, wish.side, wish.reader});
+    if (reader == nullptr || reader->registration != wish.registration) return Taken::later;
+    const GroupPtr group = matching.group_of_reader(wish.reader, *reader);
+    if (group == nullptr) return Taken::later;
+    Serving& serving = matching.serving(group_, group);
+    if (const Status status = may_send(*group_, *group); !status.ok()) return refuse(status);
+    if (serving.fingerprint(wish.reader) != wish.fingerprint) return Taken::later;
+    const auto& streams = serving.to(wish.reader);
+    if (streams.size() != wish.streams.size()) {
+      return refuse(
+          {Code::failed, fmt::format("rank {} reads {} streams from rank {}, not {}", wish.reader,
+                                     streams.size(), self_.key.rank, wish.streams.size())});
+    }
+    serve(connection, message.serial, wish, *reader, streams);
+  } catch (const Error& error) {
+    return refuse(error.status());
+  }
+  return Taken::done;
+}
+
+void Sending::serve(const PeerConnectionPtr& connection, std::uint64_t serial,
+                    const Subscribe& wish, const BatchMember& reader,
+                    const std::vector<plan::Stream>& streams) {
+  std::vector<std::shared_ptr<Digest>> digests;
+  std::int64_t bytes = 0;
+  const Verify verify = std::max(self_.record.verify, reader.verify);
+  for (std::size_t at = 0; at < streams.size(); ++at) {
+    plan::Stream stream = streams[at];
+    stream.chunk_bytes = reader.chunk_bytes;
+    bytes += stream.payload_bytes;
+    if (verify != Verify::off) digests.push_back(digest_of(stream, verify));
+    region_->serve(stream_number(serial, wish.streams[at]), std::move(stream));
+  }
+  source_->subscribe(connection, serial, {wish.reader, wish.registration, bytes}, region_->number(),
+                     std::move(digests));
+}
+
+std::shared_ptr<Digest> Sending::digest_of(const plan::Stream& stream, Verify verify) const {
+  const plan::Stream own = stream.source.reduces() ? member_stream(stream, self_.key.rank) : stream;
+  if (auto known = source_->find_digest(own, verify)) return known;
+  return std::make_shared<Digest>(own, Digest::End::source, verify, self_.ordered(*group_),
+                                  self_.loan->lender());
+}
+
+Taken Sending::follow(const PeerConnectionPtr& connection, const AgentMessage& message,
+                      const Matching& matching) {
+  const auto& wish = std::get<Follow>(message.body);
+  const Taken ours = belongs(wish.batch, wish.group, message.generation, matching);
+  if (ours != Taken::done) return ours;
+  if (message.generation == source_->generation() && herald_ != nullptr && herald_->is_first()) {
+    herald_->add_follower(connection, message.serial);
+  }
+  return Taken::done;
+}
+
+}  // namespace tensorbus::bus
