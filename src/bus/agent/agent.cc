@@ -88,8 +88,8 @@ void Agent::update_batches(const std::set<std::string>& changed) {
   retry_subscribes();
 }
 
-// One after the other: others would take a registration that is replaced before it has left for
-// lost.
+// A registration is shown after the earlier one of the same name has left: the other ranks would
+// take an earlier one that is replaced before for lost.
 void Agent::announce_batches() {
   for (const auto& [key, batch] : batches_) {
     if (batch->self().membership.presence != Presence::hidden) continue;
@@ -305,7 +305,8 @@ void Agent::publish_self() {
                            encode(AgentRecord{incarnation_, parts_.fabric.address()}));
 }
 
-// Two that start at once both find the rank free; the one whose record is replaced gives way.
+// Two agents that start at once both find the rank free; the agent whose record is replaced gives
+// way.
 void Agent::look_at_self(const std::optional<std::string>& value) {
   if (!value || !replaced_.ok()) return;
   try {
@@ -376,7 +377,7 @@ void Agent::end_session(std::uint64_t session, const Status& why, Batch::Manner 
   sessions_.erase(session);
 }
 
-// Who looks for signs of life finds an old one: no reason to end.
+// Whoever looks for the agent's signs of life finds an old one: no reason for the agent to end.
 void Agent::beat() {
   next_beat_ = context_.now + heartbeat_every;
   try {
@@ -401,7 +402,7 @@ void Agent::write_state() {
   parts_.state.put("heartbeat", encode(Heartbeat{wall_clock_ns(), options_.space, current}));
 }
 
-// With the next heartbeat if it cannot be written now.
+// The key is erased with the next heartbeat if the state cannot be written now.
 void Agent::forget(const std::string& key) noexcept try {
   parts_.state.erase(key);
 } catch (const std::exception&) {

@@ -46,8 +46,8 @@ class Agent {
   Agent(const Agent&) = delete;
   Agent& operator=(const Agent&) = delete;
 
-  // Does what there is to do now. A failure of one command never leaves it; whatever does is the
-  // end of the agent: fail(), and no further call.
+  // Does what there is to do now. A failure of one command does not leave step(); an exception that
+  // does is the end of the agent: fail(), and no further call.
   void step(TimePoint now);
   // Ends every command, with this reason.
   void fail(const Status& why) noexcept;
@@ -57,7 +57,7 @@ class Agent {
   std::array<int, 3> fds() const noexcept;
   TimePoint wake_at() const;
 
-  // Withdraws what it has published and ends all commands as cancelled; step() until over().
+  // Withdraws what the agent has published and ends all commands as cancelled; step() until over().
   void close();
   bool over() const;
 
@@ -104,12 +104,12 @@ class Agent {
   void store_reached(const Status& status);
   void publish_self();
   void look_at_self(const std::optional<std::string>& value);
-  // The fabric lets those in who are in the directory.
+  // The fabric lets those agents in that are in the directory.
   void admit(const Changed& changed);
   // commands.cc
   void init_pair(const Submission& submission, const InitPair& pair);
   void register_batch(const Submission& submission, const RegisterBatch& command);
-  // Nothing: a pair that it names is not ready yet.
+  // Nothing: a pair that the command names is not ready yet.
   std::optional<BatchMember> record_of(const Submission& submission, const RegisterBatch& command);
   void refuse_batch(const Submission& submission, const RegisterBatch& command, BatchMember record,
                     const std::string& side);

@@ -85,7 +85,7 @@ void Agent::publish(const PairHere& here, const std::string& failed) {
 void Agent::assess_pair(const End& end) {
   PairHere& here = pairs_.at(end);
   if (here.established || here.attempt == 0) return;
-  // What the store shows of us is what the others see.
+  // What the store shows of this rank is what the others see.
   const auto shown = catalog_.member({end, context_.rank});
   if (shown == nullptr || shown->attempt != here.attempt) return;
   const Verdict verdict = assess(catalog_, here.pair, here.known);
@@ -107,7 +107,7 @@ void Agent::fail_pair(const End& end, const Status& why, bool tell) {
     parts_.directory.withdraw(to_text(PairKey{end, context_.rank}));
   }
   for (const auto& [id, deadline] : std::exchange(here.waiting, {})) answer(id, why);
-  // Whoever was there had the same verdict.
+  // Every rank that was there had the same verdict.
   for (const std::string& side : {here.pair.local, here.pair.remote}) {
     for (const auto& [rank, member] : catalog_.members({end.pair, side})) {
       here.known.insert({rank, member->attempt});
@@ -273,7 +273,7 @@ void Agent::register_batch(const Submission& submission, const RegisterBatch& co
     return replace_memory(submission, *place, record);
   }
   if (place != nullptr) {
-    // One that is closing has memory to give back, but its name is free.
+    // A batch that is closing has memory to give back, but its name is free.
     if (!place->self().membership.stale() && !place->self().membership.closing()) {
       refuse(fmt::format("batch \"{}\" is registered already; close it first", command.batch));
     }
@@ -352,7 +352,7 @@ void Agent::close_batch(const Submission& submission, const CloseBatch& command)
     answer(each.id, {Code::cancelled, "the batch was closed"});
     return true;
   });
-  // It was closed before, or a newer registration has its name: that one stays.
+  // The registration was closed before, or a newer registration has its name: the newer one stays.
   answer(submission.id);
 }
 

@@ -143,7 +143,7 @@ Versions Catalog::versions(const std::string& batch) const {
   }
   for (auto each = versions_.lower_bound({batch, "", 0});
        each != versions_.end() && each->first.batch == batch; ++each) {
-    // One of a registration before says nothing of this one.
+    // The version record of an earlier registration says nothing of this one.
     const auto member = registration(each->first);
     if (member == nullptr || member->registration != each->second.registration) continue;
     versions[each->first.side][each->first.rank] = each->second.version;

@@ -13,13 +13,14 @@
 
 namespace tensorbus::bus {
 
-// Records are shared, so that plans made from one stay true to it after it has changed.
+// Records are shared, so that a plan made from a record stays true to that record after the store
+// has another one.
 class Catalog {
  public:
   using PairMembers = std::map<Rank, std::shared_ptr<const PairMember>>;
   using BatchMembers = std::map<Rank, std::shared_ptr<const BatchMember>>;
 
-  // Which pair or batch it was about; nothing for keys of others. A record that cannot be read is
+  // The key that the change was about; nothing for keys of others. A record that cannot be read is
   // as good as absent, and logged.
   std::optional<RecordKey> apply(const Changed& changed);
 

@@ -21,13 +21,13 @@ class Herald {
   bool is_first() const noexcept { return !address_; }
   Rank first() const noexcept { return first_; }
 
-  // The first sender tells those who follow; who comes late is told what it has missed.
+  // The first sender tells its followers; a follower that comes late is told what it has missed.
   void add_follower(const PeerConnectionPtr& connection, std::uint64_t serial);
   void tell_begun(std::int64_t round);
   void tell_ended(std::int64_t round, std::map<Rank, ReaderOutcome> readers);
   std::int64_t last_ended() const noexcept { return ended_.round; }
 
-  // The others hear of it.
+  // The other senders hear from the first one.
   bool knows(std::uint64_t serial) const noexcept {
     return connection_ != nullptr && serial == serial_;
   }
@@ -35,10 +35,10 @@ class Herald {
   void on_up(const PeerConnectionPtr& connection);
   void on_lost(const PeerConnectionPtr& connection);
   bool has_begun(std::int64_t round) const noexcept;
-  // How a round ended for all readers; nothing while that is not known. Of a round that a later one
-  // followed only that it ended.
+  // How a round ended for all readers; nothing while that is not known. Of a round that a later
+  // round has followed only the fact that it ended.
   std::optional<std::map<Rank, ReaderOutcome>> ending(std::int64_t round) const;
-  // Nobody is there who could tell.
+  // The first sender is not connected: nobody could tell.
   bool is_alone() const noexcept { return connection_ == nullptr; }
 
   // Follows again after the connection was lost.

@@ -30,7 +30,7 @@ void PeerConnections::flush() {
       try {
         fabric_.send(*connection->peer(), std::as_bytes(std::span(connection->waiting_.front())));
       } catch (const Error& error) {
-        // Anything but a full queue: its PeerLost is on the way.
+        // Anything but a full queue: PeerLost for this peer is on the way.
         if (error.code() == Code::queue_full) return false;
         return true;
       }

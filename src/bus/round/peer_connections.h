@@ -19,7 +19,7 @@ namespace tensorbus::bus {
 // How long the other agent may take to answer a connection.
 inline constexpr Duration connect_patience = std::chrono::seconds(5);
 
-// One connection, whoever opened it. Readers open it, sources answer on it.
+// One connection, whichever agent opened it. Readers open connections, sources answer on them.
 class PeerConnection {
  public:
   explicit PeerConnection(std::shared_ptr<fabric::Peer> peer) : peer_(std::move(peer)) {}
@@ -44,7 +44,7 @@ class PeerConnections {
   PeerConnections(fabric::Fabric& fabric, std::string secret)
       : fabric_(fabric), secret_(std::move(secret)) {}
 
-  // The connection to this agent that we opened, or a new one.
+  // The connection that this agent has opened to the remote one, or a new connection.
   PeerConnectionPtr open(const fabric::Address& remote, Deadline deadline);
   void send(PeerConnection& connection, std::int64_t generation, std::uint64_t serial,
             MessageBody body);

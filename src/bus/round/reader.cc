@@ -84,7 +84,7 @@ void Reader::leave(const Status& why, std::optional<Rank> rank) {
 }
 
 bool Reader::goes_on(std::int64_t last_round) const {
-  if (started() && sources_.empty()) return true;  // it needs nobody
+  if (started() && sources_.empty()) return true;  // the reader needs nobody
   if (idle() || last_round == 0) return false;
   if (!started()) return true;
   return (recv_ != nullptr ? recv_->round() : choice().round) <= last_round;
@@ -144,7 +144,7 @@ void Reader::on_joined(SourceEnd& source, const Joined& joined) {
 void Reader::on_offer(Rank rank, SourceEnd& source, const Offer& offer) {
   if (source.next == 0) return;
   if (offer.round < source.view.floor) {
-    // It was over for us before it began.
+    // The round was over for this reader before the source began it.
     return swap_word(rank, offer.round, offer.ticket, Mark::skipped);
   }
   source.view = {offer.round, true};
@@ -172,7 +172,8 @@ void Reader::on_over(Rank rank, const Over& over) {
 void Reader::on_subscribed(Rank rank, SourceEnd& source, const Subscribed& answer) {
   if (phase_ != Phase::subscribing || source.region != nullptr) return;
   if (!answer.status.ok()) {
-    // It has no word left for us on this connection; a new one starts afresh.
+    // The source has no word left for this reader on the connection; a new connection starts
+    // afresh.
     if (answer.status.code == Code::queue_full)
       context_.fabric.disconnect(*source.connection->peer());
     return fail_joining(fmt::format("rank {}: {}", rank, answer.status.message));
@@ -290,7 +291,8 @@ void Reader::start_recv(std::int64_t round) {
   recv_->start(std::move(parts), folds_, plan_.labels);
 }
 
-// A reduction that is checked is read member by member: nobody else sees what a single one gave.
+// A reduction that is checked is read member by member: only the reader can compare what each
+// source gave.
 void Reader::make_parts() {
   for (std::size_t at = 0; at < streams_.size(); ++at) {
     const std::uint64_t number = stream_number(serial_, static_cast<std::int64_t>(at));
@@ -343,7 +345,8 @@ RecvPart Reader::part_of(const Part& part, std::int64_t round) const {
 }
 
 void Reader::finish_recv() {
-  // Whom one source has withdrawn it from can read it no more: the others need not wait.
+  // A reader from which one source has withdrawn the round cannot read that round any more: the
+  // other sources need not wait for the reader.
   const std::int64_t round = recv_->round();
   const bool withdrawn = recv_->outcome().status.code == Code::withdrawn || recv_->damaged();
   if ((recv_->consumed() || withdrawn) && knows(recv_->serial())) {
@@ -374,14 +377,14 @@ void Reader::swap_word(Rank rank, std::int64_t round, std::uint64_t ticket, Mark
         }
         const auto self = weak.lock();
         if (self == nullptr) return;
-        // Whatever it was before: it is offered no more, or its memory was taken back.
+        // Whatever the word was before: the round is offered no more, or its memory was taken back.
         self->on_word(rank, serial, round, {mark, round});
       });
   try {
     context_.fabric.swap({lent_source, source.word, pack(offered), pack(RoundWord{mark, round})},
                          id, Deadline::never());
   } catch (const Error&) {
-    context_.operations.forget(id);  // its loss is on the way
+    context_.operations.forget(id);  // the loss of the source is on the way
   }
 }
 
@@ -402,7 +405,7 @@ bool Reader::published(std::optional<std::int64_t> round) const {
 }
 
 std::vector<Rank> Reader::awaited(std::optional<std::int64_t> round) const {
-  // No source is beyond the next round.
+  // No source offers a round after the one that the reader takes next.
   const std::int64_t wanted = round.value_or(choice().round);
   std::vector<Rank> ranks;
   for (const auto& [rank, source] : sources_) {
@@ -415,9 +418,9 @@ std::map<Rank, std::int64_t> Reader::offering() const {
   std::map<Rank, std::int64_t> rounds;
   for (const auto& [rank, source] : sources_) {
     if (!source.view.offered) continue;
-    // Where it is in sight the word is the truth; what was said may be over.
+    // Where the word is in sight the word is the truth; the round of the last offer may be over.
     const auto& peer = source.connection->peer();
-    if (!peer->up()) continue;  // its loss is on the way
+    if (!peer->up()) continue;  // the loss of the source is on the way
     const auto* word = context_.fabric.watch(*peer, source.word);
     if (word != nullptr && unpack(word->load(std::memory_order_acquire)).over()) continue;
     rounds[rank] = source.view.floor;
@@ -428,7 +431,7 @@ std::map<Rank, std::int64_t> Reader::offering() const {
 void Reader::conflict(Rank rank, std::int64_t round) {
   const auto found = sources_.find(rank);
   if (found == sources_.end()) return;
-  // No recv takes it meanwhile.
+  // No recv takes the round meanwhile.
   found->second.view = {round + 1, false};
   swap_word(rank, round, found->second.ticket, Mark::conflict);
 }

@@ -50,22 +50,23 @@ class Reader : public std::enable_shared_from_this<Reader> {
   bool idle() const noexcept { return phase_ == Phase::idle; }
   bool started() const noexcept { return phase_ == Phase::started; }
   std::int64_t generation() const noexcept { return plan_.generation; }
-  // The generation that it read from, also when it has lost its sources since; 0: none yet, or its
-  // end was dealt with.
+  // The generation that the reader has started in, also when it has lost its sources since; 0: none
+  // yet, or the end of that generation was dealt with.
   std::int64_t started_in() const noexcept { return started_in_; }
   void forget_start() noexcept { started_in_ = 0; }
   std::uint64_t fingerprint() const noexcept { return plan_.fingerprint; }
   // Why joining failed last; for messages.
   const std::string& trouble() const noexcept { return trouble_; }
-  // The sources that were lost when it last left.
+  // The sources that were lost when the reader last left.
   const std::vector<Rank>& lost() const noexcept { return lost_; }
-  // After a failure it waits a little: until then join() is not called.
+  // After a failure the reader waits a little: until then join() is not called.
   bool waits() const noexcept { return retry_at_ != TimePoint::max(); }
   TimePoint retry_at() const noexcept { return retry_at_; }
   void retry() noexcept { retry_at_ = TimePoint::max(); }
-  // Whether it has something to read in rounds up to this one.
+  // Whether the reader has something to read in rounds up to this one.
   bool goes_on(std::int64_t last_round) const;
-  // Ends its subscriptions at all sources; a recv that runs fails with this, naming `rank`.
+  // Ends the reader's subscriptions at all sources; a recv that runs fails with this, naming
+  // `rank`.
   void leave(const Status& why, std::optional<Rank> rank);
 
   void on_up(const PeerConnectionPtr& connection);
@@ -75,9 +76,11 @@ class Reader : public std::enable_shared_from_this<Reader> {
   }
   void on_message(const PeerConnectionPtr& connection, const AgentMessage& message);
 
-  // Skips what must be skipped and, if a recv is wanted and none runs, starts it when it can.
+  // Skips rounds that must be skipped and, if a recv is wanted and none runs, starts one as soon as
+  // all sources offer the same round.
   void step(bool wanted);
-  // What each source calls the round that all of them offer; nothing while they do not.
+  // The version that each source gives to the round that all sources offer; nothing while some
+  // source does not offer it.
   std::optional<std::map<Rank, std::int64_t>> offered_versions() const;
   // Ends that round for this reader, unread.
   void pass_over(Mark mark);
@@ -87,11 +90,12 @@ class Reader : public std::enable_shared_from_this<Reader> {
 
   // Whether all sources offer the next round, or have offered `round` once.
   bool published(std::optional<std::int64_t> round) const;
-  // The sources because of which that is not so: for a recv, those that it waits for.
+  // The sources that have not offered that round: a recv waits for them.
   std::vector<Rank> awaited(std::optional<std::int64_t> round = std::nullopt) const;
-  // Who is sending to us now, and which round.
+  // The sources that are sending to this reader now, and which round.
   std::map<Rank, std::int64_t> offering() const;
-  // Marks a source's round: both are sending. Nothing if it is over.
+  // Marks the round of a source: this rank and the source are both sending. Nothing happens if the
+  // round is over.
   void conflict(Rank rank, std::int64_t round);
 
  private:
@@ -101,10 +105,10 @@ class Reader : public std::enable_shared_from_this<Reader> {
     bool asked = false;
     std::shared_ptr<const fabric::RemoteRegion> region;
     std::uint32_t word = 0;
-    std::int64_t next = 0;  // 0: has not answered the join
+    std::int64_t next = 0;  // 0: the source has not answered the join
     SourceView view;
     std::uint64_t ticket = 0;
-    std::int64_t version = 0;  // of what it offers
+    std::int64_t version = 0;  // of the round that is offered
     Sums sums;                 // of the round that comes
     bool swapping = false;
   };

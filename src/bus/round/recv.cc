@@ -167,7 +167,7 @@ void Recv::tell_sources() {
   }
 }
 
-// Patience begins with the next step: the time of this one may be from before its agent stood
+// Patience begins with the next step: the time of this step may be from before the agent stood
 // still.
 bool Recv::unexplained() noexcept {
   if (!taken_back_at_) return false;
@@ -263,7 +263,7 @@ void Recv::on_committed(std::size_t at, const fabric::Completion& completion) {
   const std::uint64_t offered = pack(RoundWord{Mark::offered, round_});
   const bool swapped = completion.status.ok() && completion.value == offered;
   if (swapped) {
-    // Also of a recv that was given up: the source must know that its memory is free.
+    // Also after the recv was given up: the source must know that its memory is free.
     context_.connections.send(*commit.connection, generation_, serial_, Look{round_});
   }
   if (state_ != RecvState::committing) return;

@@ -22,7 +22,7 @@ struct RecvPart {
   std::vector<fabric::Source> sources;
   std::span<const TensorView> targets;
   std::shared_ptr<Digest> digest{};   // of what was read; none: it is not checked
-  std::vector<std::uint64_t> sums{};  // what the source says it must be
+  std::vector<std::uint64_t> sums{};  // what the source says the digest must be
 };
 // One source's word.
 struct RecvCommit {
@@ -54,10 +54,10 @@ class Recv : public std::enable_shared_from_this<Recv> {
   const Outcome& outcome() const noexcept { return outcome_; }
   std::int64_t bytes_done() const noexcept;
   std::int64_t bytes_total() const noexcept { return bytes_total_; }
-  // Lets the sources know how far it is, if that is new to them.
+  // Lets the sources know how far the recv is, if that is new to them.
   void tell_sources();
-  // Memory was taken back and nobody has said why: for a while a sender may be gone. Later it is as
-  // it looks.
+  // Memory was taken back and no sender has said why: for a while the sender may turn out to be
+  // gone. After that while the round counts as withdrawn.
   bool unexplained() noexcept;
   TimePoint explained_by() const noexcept;
   // The round can not be read again.
@@ -66,7 +66,7 @@ class Recv : public std::enable_shared_from_this<Recv> {
   // A source has ended the round.
   void withdrawn(Rank rank, const std::string& why);
   void lost(const Status& why, Rank rank);
-  // Cancelled; nothing happens to a commit that has begun.
+  // The recv is cancelled; nothing happens to a commit that has begun.
   void end(const Status& why);
   // At the deadline also a commit is given up; the round is used up then.
   void give_up(const Status& why);
@@ -102,7 +102,7 @@ class Recv : public std::enable_shared_from_this<Recv> {
   bool damaged_ = false;
   std::size_t committed_ = 0;
   bool consumed_ = false;
-  std::optional<std::pair<Status, Rank>> loss_;  // heard of while it commits
+  std::optional<std::pair<Status, Rank>> loss_;  // heard of while the recv commits
   std::optional<TimePoint> taken_back_at_;       // and not explained
   std::optional<TimePoint> explained_by_;
   std::int64_t bytes_done_ = 0;  // of parts that are read

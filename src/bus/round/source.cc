@@ -281,7 +281,7 @@ void Source::end_subscription(std::uint64_t serial, const std::string& why, bool
   Subscription& subscription = subscriptions_.at(serial);
   const RoundWord at = settle(subscription, tell ? Mark::revoked : Mark::closed);
   note_ending(subscription, !tell);
-  // The last word: whoever still holds the memory of it can do nothing more.
+  // The last word: a reader that still maps the memory of the word can do nothing more.
   subscription.word.value->store(pack(RoundWord{Mark::closed, at.round}),
                                  std::memory_order_release);
   if (tell) say_over(subscription, serial, why);

@@ -18,7 +18,7 @@ namespace tensorbus::bus {
 class Source {
  public:
   Source(Context& context, std::int64_t generation) : context_(context), generation_(generation) {}
-  // Whoever drops it has ended it.
+  // The owner has called end() before.
   ~Source() = default;
   Source(const Source&) = delete;
   Source& operator=(const Source&) = delete;
@@ -26,23 +26,23 @@ class Source {
   std::int64_t generation() const noexcept { return generation_; }
   bool knows(std::uint64_t serial) const { return subscriptions_.contains(serial); }
 
-  // Answers with the region and a word of its own. An older subscription of the same reader ends.
-  // `digests` make the checksums that it wants, if it does.
+  // Answers the reader with the region and a word of its own. An older subscription of the same
+  // reader ends. `digests` make the checksums, if the reader wants any.
   struct Subscriber {
     Rank rank = 0;
     std::uint64_t registration = 0;
-    std::int64_t bytes = 0;  // that it reads here in a round
+    std::int64_t bytes = 0;  // that the reader reads here in a round
   };
   void subscribe(const PeerConnectionPtr& connection, std::uint64_t serial, Subscriber reader,
                  std::uint64_t region, std::vector<std::shared_ptr<Digest>> digests);
-  // One that another reader uses, if it would be the same.
+  // The digest of another reader, if that reader gets the same bytes.
   std::shared_ptr<Digest> find_digest(const plan::Stream& stream, Verify verify) const;
   void on_message(const PeerConnectionPtr& connection, const AgentMessage& message);
   void on_lost(const PeerConnection& connection);
 
-  // At some time, whatever it has done since.
+  // Whether the reader has started at some time, whatever the reader has done since.
   bool has_started(Rank reader) const;
-  // Its connection broke, and it has not subscribed since.
+  // The reader's connection broke, and the reader has not subscribed since.
   bool has_lost(Rank reader, std::uint64_t registration) const;
   // How many readers have started and count in this round.
   std::size_t ready_for(std::int64_t round) const;
@@ -54,17 +54,18 @@ class Source {
   void open(std::int64_t round, std::uint64_t ticket, std::int64_t version);
   bool is_open() const noexcept { return open_.has_value(); }
   std::int64_t highest_opened() const noexcept { return highest_opened_; }
-  // How the open round ended for each, once it has for all; then none is open.
+  // How the open round ended for each reader, once it has ended for all; then no round is open.
   std::optional<std::map<Rank, Ending>> finished();
   // Bytes of the open round, or of the last, that were read whole or that their readers tell of.
   std::int64_t bytes_done() const noexcept;
-  // Bytes of all that have read it or still may.
+  // Bytes of all readers that have read the round or still may.
   std::int64_t bytes_total() const noexcept;
-  // Who has not read yet.
+  // The readers that have not read yet.
   std::set<Rank> unread() const;
-  // Takes the open round back from whoever has not read it.
+  // Takes the open round back from the readers that have not read it.
   void revoke(const std::string& why);
-  // The reader is sending to us while we send to it: true if the round was still unread there.
+  // The reader is sending to this source, which sends to the reader: true if the reader had not
+  // read the open round.
   bool conflict(Rank reader);
   // A reader that says that both are sending.
   std::optional<Rank> in_conflict() const;
@@ -80,14 +81,14 @@ class Source {
     Rank reader = 0;
     std::uint64_t registration = 0;
     fabric::Word word;
-    std::int64_t bytes = 0;  // that it reads
-    std::int64_t moved = 0;  // of them, in the open round, as it says
+    std::int64_t bytes = 0;  // that the reader reads
+    std::int64_t moved = 0;  // of them, in the open round, as the reader says
     std::vector<std::shared_ptr<Digest>> digests{};
     bool joined = false;
     bool started = false;
     std::int64_t start = 0;
     bool in_round = false;
-    TimePoint counts_since{};  // the tentative are waited for this long only
+    TimePoint counts_since{};  // tentative readers are waited for a while only
   };
   struct Open {
     std::int64_t round = 0;
@@ -97,7 +98,7 @@ class Source {
   void on_join(Subscription& subscription, std::uint64_t serial);
   void on_start(Subscription& subscription, std::uint64_t serial, const Start& start);
   static RoundWord word_of(const Subscription& subscription);
-  // Out of offered, by compare-and-swap; the word it is at afterwards.
+  // Takes the word out of offered, by compare-and-swap; returns what the word is afterwards.
   static RoundWord settle(Subscription& subscription, Mark mark);
   void send_sums(const Subscription& subscription, std::uint64_t serial);
   void note_ending(Subscription& subscription, bool lost);
