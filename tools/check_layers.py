@@ -21,6 +21,7 @@ FABRICS = {"fabric/core", "fabric/read", "fabric/shm", "fabric/ucx", "fabric/rou
 BELOW_BUS = BELOW_FABRIC | {"store", "fabric"}
 MAY_USE: dict[str, set[str]] = {
     "base": set(),
+    "wire": {"base"},
     "os/io": {"base"},
     "os/process": {"base", "os/io"},
     "os/net": {"base", "os/io"},
@@ -71,6 +72,7 @@ MAY_USE: dict[str, set[str]] = {
 }
 # What tests share. No room of the product uses them.
 FOR_TESTS = {
+    "wire/testing",
     "os/testing",
     "plan/testing",
     "store/testing",
