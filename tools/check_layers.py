@@ -15,7 +15,7 @@ ROOT = Path(__file__).resolve().parent.parent
 
 MOST_FILES = 25
 OS = {"os/io", "os/process", "os/net"}
-BELOW_FABRIC = {"base", "observe", "tensor", "plan", "copy"} | OS
+BELOW_FABRIC = {"base", "wire", "observe", "tensor", "plan", "copy"} | OS
 BELOW_STORE = {"base", "observe"} | OS
 FABRICS = {"fabric/core", "fabric/read", "fabric/shm", "fabric/ucx", "fabric/route"}
 BELOW_BUS = BELOW_FABRIC | {"store", "fabric"}
@@ -64,7 +64,9 @@ MAY_USE: dict[str, set[str]] = {
     | {"bus/directory", "bus/round", "bus/agent"},
     "push_pull/job": BELOW_BUS | FABRICS,
     "push_pull/request": BELOW_BUS | {"fabric/core", "push_pull/job"},
-    "program": BELOW_BUS | FABRICS | {"bus/files", "bus/host", "push_pull/job", "bus", "push_pull"},
+    "program": BELOW_BUS
+    | FABRICS
+    | {"bus/files", "bus/directory", "bus/host", "push_pull/job", "bus", "push_pull"},
     "python": BELOW_BUS
     | FABRICS
     | {"endpoint", "store/torch", "bus", "push_pull", "push_pull/request"}

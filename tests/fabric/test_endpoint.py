@@ -227,7 +227,7 @@ def test_bad_descriptors_are_refused_with_their_reason(endpoint):
             endpoint.read(forged)
         with pytest.raises(ValueError, match="version"):
             endpoint.read(
-                descriptor.replace(b"tensorbus descriptor\x01", b"tensorbus descriptor\x02")
+                descriptor.replace(b"tensorbus descriptor\x02", b"tensorbus descriptor\x03")
             )
         for cut in range(0, len(descriptor), 7):
             with pytest.raises(ValueError, match="descriptor"):

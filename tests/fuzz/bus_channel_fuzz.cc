@@ -8,8 +8,7 @@ extern "C" int LLVMFuzzerTestOneInput(const unsigned char* data, std::size_t siz
   using namespace tensorbus::bus;
   const std::string_view bytes(reinterpret_cast<const char*>(data), size);
   check_decoder(decode_command, bytes);
-  check_decoder(decode_outcome, bytes);
-  check_decoder(wire::decode_from_client, bytes);
-  check_decoder(wire::decode_from_agent, bytes);
+  check_decoder(protocol::decode_from_client, bytes);
+  check_decoder(protocol::decode_from_agent, bytes);
   return 0;
 }

@@ -11,6 +11,7 @@ extern "C" int LLVMFuzzerTestOneInput(const unsigned char* data, std::size_t siz
   check_decoder(decode_agent_record, bytes);
   check_decoder(decode_pair_member, bytes);
   check_decoder(decode_batch_member, bytes);
+  check_decoder(decode_version_record, bytes);
   check_decoder(decode_generation, bytes);
   check_decoder(decode_agent_message, bytes);
   check_decoder(decode_heartbeat, bytes);

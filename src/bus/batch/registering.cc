@@ -179,7 +179,7 @@ void Batch::fail_registration(const Status& why, bool tell) {
   if (tell) {
     // The others must know, and the ranks that register later.
     self_.record.failed = why.message;
-    self_.record.unfit = matching_.disputed();
+    for (const auto& [rank, number] : matching_.disputed()) self_.record.unfit[number] = rank;
     self_.show_record();
   }
   end_registering(why);

@@ -71,6 +71,7 @@ struct Versioned {
 };
 
 enum class Verify : std::uint8_t { off, sample, full };
+std::string_view to_string(Verify verify) noexcept;
 
 struct RegisterBatch {
   std::string batch;
@@ -154,10 +155,8 @@ struct Outcome {
   friend bool operator==(const Outcome&, const Outcome&) = default;
 };
 
-// MessagePack with a version. Decoding checks everything and throws Error(invalid_argument).
+// With a version. Decoding checks everything and throws Error(invalid_argument).
 std::string encode(const Command& command);
 Command decode_command(std::string_view bytes);
-std::string encode(const Outcome& outcome);
-Outcome decode_outcome(std::string_view bytes);
 
 }  // namespace tensorbus::bus

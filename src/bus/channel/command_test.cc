@@ -4,7 +4,7 @@
 
 #include <random>
 
-#include "bus/channel/packed.h"
+#include "bus/channel/command_fields.h"
 
 namespace tensorbus::bus {
 namespace {
@@ -54,6 +54,8 @@ Outcome sample_outcome() {
   return outcome;
 }
 
+constexpr wire::Title title{"outcome"};
+
 Code code_of(const std::function<void()>& call) {
   try {
     call();
@@ -65,8 +67,9 @@ Code code_of(const std::function<void()>& call) {
 
 TEST(CommandTest, WhatIsEncodedIsDecoded) {
   for (const Command& command : samples()) EXPECT_EQ(decode_command(encode(command)), command);
-  EXPECT_EQ(decode_outcome(encode(sample_outcome())), sample_outcome());
-  EXPECT_EQ(decode_outcome(encode(Outcome{})), Outcome{});
+  for (const Outcome& outcome : {sample_outcome(), Outcome{}}) {
+    EXPECT_EQ(wire::read<Outcome>(wire::write(outcome, title), title), outcome);
+  }
 }
 
 TEST(CommandTest, NamesItsTypeAndWhatItIsAbout) {
@@ -95,10 +98,10 @@ TEST(CommandTest, AnyChangedByteIsAnErrorOrAnotherCommand) {
 }
 
 TEST(CommandTest, AnotherVersionIsRefusedByItsNumber) {
-  Json json = unpack(encode(samples()[0]), "test");
-  json[0] = 9U;
+  std::string bytes = encode(samples()[0]);
+  bytes[std::string_view("tensorbus command").size()] = 9;
   try {
-    decode_command(pack(json));
+    decode_command(bytes);
     FAIL();
   } catch (const Error& error) {
     EXPECT_NE(std::string(error.what()).find("version is 9"), std::string::npos) << error.what();
@@ -121,9 +124,33 @@ TEST(CommandTest, ImpossibleValuesAreRefused) {
   EXPECT_EQ(refused(batch), Code::invalid_argument) << "there is no such layout";
 }
 
-TEST(CommandTest, DeepNestingDoesNotEndTheStack) {
-  const std::string nested(1 << 20, '\x91');
-  EXPECT_EQ(code_of([&] { decode_command(nested); }), Code::invalid_argument);
+TEST(CommandTest, UnknownKindsAreRefused) {
+  std::string bytes = encode(Command(CloseBatch{"b", 1}));
+  for (const char kind : {'\x06', '\x07', '\xff'}) {
+    bytes[std::string_view("tensorbus command.").size()] = kind;
+    EXPECT_EQ(code_of([&] { decode_command(bytes); }), Code::invalid_argument);
+  }
+  EXPECT_EQ(code_of([&] { decode_command(std::string(1 << 20, '\x91')); }), Code::invalid_argument);
+}
+
+TEST(CommandTest, IsPrintedForPeople) {
+  EXPECT_EQ(wire::print(Command(InitPair{"wq", "trainer", "engine", 4,
+                                         SideLayout{{4}, {StridedShard{0, 2}}, std::nullopt}})),
+            "kind: init_pair\n"
+            "  pair: \"wq\"\n"
+            "  local: \"trainer\"\n"
+            "  remote: \"engine\"\n"
+            "  world_size: 4\n"
+            "  layout:\n"
+            "    mesh: [4]\n"
+            "    placements:\n"
+            "      0: strided shard\n"
+            "        dim: 0\n"
+            "        split_factor: 2\n"
+            "    coordinate: none\n"
+            "    mesh_id: 0\n");
+  for (const Command& command : samples()) EXPECT_FALSE(wire::print(command).empty());
+  EXPECT_FALSE(wire::print(sample_outcome()).empty());
 }
 
 }  // namespace

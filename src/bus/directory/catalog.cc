@@ -1,5 +1,7 @@
 #include "bus/directory/catalog.h"
 
+#include <algorithm>
+
 #include "base/log.h"
 #include "base/overloaded.h"
 #include "tensorbus/status.h"
@@ -122,10 +124,10 @@ RegistrationIds Catalog::refused(const std::string& batch) const {
 RegistrationIds Catalog::outlived(const std::string& batch, Rank rank,
                                   std::uint64_t registration) const {
   return registrations(batch, [&](Rank whose, const BatchMember& member) {
-    if (member.failed.empty() || member.unfit.contains({rank, registration})) return false;
-    const auto before = member.unfit.lower_bound({rank, 0});
+    if (member.failed.empty() || member.unfit.contains(registration)) return false;
+    const auto is_of_rank = [&](const auto& entry) { return entry.second == rank; };
     return (whose == rank && member.registration != registration) ||
-           (before != member.unfit.end() && before->first == rank);
+           std::ranges::any_of(member.unfit, is_of_rank);
   });
 }
 

@@ -16,6 +16,9 @@
 
 namespace tensorbus::bus {
 
+// Where they lie: the second part of their full keys.
+inline constexpr const char* component_of_records = "bus";
+
 // One end of a pair: a name that ranks gather under.
 struct End {
   std::string pair;
@@ -70,7 +73,8 @@ struct BatchMember {
   Verify verify = Verify::off;
   std::vector<SideLayout> layouts{};
   std::optional<Versioned> versioned{};  // as it was when it registered
-  RegistrationIds unfit{};               // if it failed: those of others that it did not fit
+  // If it failed: whose registrations it did not fit, by their numbers.
+  std::map<std::uint64_t, Rank> unfit{};
   friend bool operator==(const BatchMember&, const BatchMember&) = default;
 };
 
@@ -136,7 +140,7 @@ std::string to_text(const RecordKey& key);
 // Nothing for keys that are not ours.
 std::optional<RecordKey> parse_key(std::string_view key);
 
-// MessagePack. Decoding checks everything and throws Error(invalid_argument).
+// With a version. Decoding checks everything and throws Error(invalid_argument).
 std::string encode(const AgentRecord& record);
 AgentRecord decode_agent_record(std::string_view bytes);
 std::string encode(const VersionRecord& record);
@@ -147,5 +151,7 @@ std::string encode(const Generation& generation);
 PairMember decode_pair_member(std::string_view bytes);
 BatchMember decode_batch_member(std::string_view bytes);
 Generation decode_generation(std::string_view bytes);
+// Lines for people, of what lies under the key. Throws like decoding.
+std::string print_record(const RecordKey& key, std::string_view bytes);
 
 }  // namespace tensorbus::bus

@@ -40,7 +40,7 @@ BatchMember batch_member() {
   member.layouts = {{{2, 2}, {Shard{0}, Replicate{}}, Shape{1, 0}, 4}};
   member.tensors[0].layout = 0;
   member.versioned = Versioned{Direction::recv, 11};
-  member.unfit = {{0, 7}, {3, ~std::uint64_t{0}}};
+  member.unfit = {{7, 0}, {~std::uint64_t{0}, 3}};
   return member;
 }
 
@@ -57,7 +57,10 @@ std::vector<AgentMessage> messages() {
           {8, 2, 3, Offer{14, 15, 16}},
           {9, 2, 3, Over{16, Mark::conflict, "both"}},
           {10, 2, 3, Sums{17, 18, {0, ~std::uint64_t{0}}}},
-          {11, 2, 3, Moved{19, 20}}};
+          {11, 2, 3, Moved{19, 20}},
+          {12, 2, 3, Follow{"b", {"p", "train"}}},
+          {13, 2, 3, Begun{21}},
+          {14, 2, 3, Ended{22, {{0, ReaderOutcome::read}, {9, ReaderOutcome::lost}}}}};
 }
 
 // Whatever is cut off or changed is refused or read as something else; nothing worse happens.
@@ -94,6 +97,42 @@ TEST(Records, MalformedOnesAreRefused) {
   mistreat(encode(generation()), [](const std::string& bytes) { decode_generation(bytes); });
   mistreat(encode(AgentRecord{9, address()}),
            [](const std::string& bytes) { decode_agent_record(bytes); });
+}
+
+TEST(Records, OfAnotherReleaseSaySo) {
+  std::string bytes = encode(generation());
+  ++bytes[std::string_view("tensorbus generation record").size()];
+  try {
+    decode_generation(bytes);
+    FAIL();
+  } catch (const Error& error) {
+    EXPECT_STREQ(
+        error.what(),
+        "malformed generation record: its version is 4, ours is 3; use the same release of "
+        "tensorbus everywhere");
+  }
+}
+
+TEST(Records, ArePrintedForPeople) {
+  EXPECT_EQ(print_record(GenerationKey{"b", {"p", "a"}}, encode(generation())),
+            "number: 7\n"
+            "senders:\n"
+            "  0:\n    incarnation: 1\n    registration: 2\n"
+            "  5:\n    incarnation: 3\n    registration: 4\n"
+            "ended: yes\n"
+            "left: 5\n"
+            "why: \"rank 5 is gone\"\n"
+            "after: 2\n"
+            "version: 3\n");
+  const auto holds = [](const std::string& text, const std::string& part) {
+    return text.find(part) != std::string::npos;
+  };
+  EXPECT_TRUE(holds(print_record(PairKey{}, encode(pair_member())), "  where: 6 bytes 0077686572"));
+  EXPECT_TRUE(holds(print_record(BatchKey{}, encode(batch_member())), "dtype: bfloat16\n"));
+  EXPECT_TRUE(holds(print_record(AgentKey{}, encode(AgentRecord{9, address()})), "pid: 12\n"));
+  EXPECT_EQ(print_record(VersionKey{}, encode(VersionRecord{1, 2})),
+            "registration: 1\nversion: 2\n");
+  EXPECT_THROW(print_record(AgentKey{}, encode(generation())), Error);
 }
 
 TEST(Messages, AreReadAsTheyWereWrittenAndMalformedOnesAreRefused) {

@@ -15,8 +15,6 @@
 namespace tensorbus::bus {
 namespace {
 
-constexpr const char* component = "bus";
-
 struct Publish {
   std::string key;
   std::string value;
@@ -37,7 +35,7 @@ const Status ended_here{Code::cancelled, "this process has stopped its store"};
 class StoreDirectory final : public Directory {
  public:
   StoreDirectory(std::shared_ptr<Store> store, StoreDirectoryOptions options)
-      : store_(std::move(store)), options_(options), scope_(options.space, component) {
+      : store_(std::move(store)), options_(options), scope_(options.space, component_of_records) {
     const Capabilities can = store_->capabilities();
     if (!can.leases || !can.watches) {
       throw Error(Code::unsupported, "the bus needs leases and watches, which " + store_->url() +

@@ -3,26 +3,14 @@
 #include <fmt/format.h>
 
 #include "base/clock.h"
-#include "bus/channel/packed.h"
 #include "bus/files/lmdb_file.h"
 #include "bus/files/lmdb_state.h"
+#include "wire/message.h"
 
 namespace tensorbus::bus {
 
-std::string encode(const Heartbeat& beat) {
-  return pack(Json::array({beat.wall_clock_ns, beat.space, beat.command}));
-}
-
-Heartbeat decode_heartbeat(std::string_view bytes) {
-  const Json json = unpack(bytes, "heartbeat");
-  Fields in(json, "heartbeat");
-  Heartbeat beat;
-  beat.wall_clock_ns = in.integer();
-  beat.space = in.string();
-  beat.command = in.string();
-  in.end();
-  return beat;
-}
+std::string encode(const Heartbeat& beat) { return wire::write(beat); }
+Heartbeat decode_heartbeat(std::string_view bytes) { return wire::read<Heartbeat>(bytes); }
 
 std::string describe_heartbeat(const std::string& state_path) {
   const auto bytes = look_into_lmdb_file(state_path, LmdbState::kind, "heartbeat");

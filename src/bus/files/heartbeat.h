@@ -5,6 +5,8 @@
 #include <string>
 #include <string_view>
 
+#include "wire/field.h"
+
 namespace tensorbus::bus {
 
 struct Heartbeat {
@@ -13,6 +15,14 @@ struct Heartbeat {
   std::string command;  // what it was doing; empty: nothing
   friend bool operator==(const Heartbeat&, const Heartbeat&) = default;
 };
+
+constexpr wire::Title title_of(const Heartbeat*) { return {"heartbeat"}; }
+template <typename Archive>
+void fields(Archive& a, Heartbeat& beat) {
+  a("wall_clock_ns", beat.wall_clock_ns);
+  a("space", beat.space);
+  a("command", beat.command);
+}
 
 std::string encode(const Heartbeat& beat);
 Heartbeat decode_heartbeat(std::string_view bytes);

@@ -11,19 +11,19 @@
 #include <array>
 #include <cerrno>
 #include <cstring>
+#include <memory>
 
 #include "base/bytes.h"
 #include "base/log.h"
-#include "bus/channel/packed.h"
 #include "os/process/process.h"
 #include "tensorbus/status.h"
+#include "wire/message.h"
 
 namespace tensorbus::bus {
 namespace {
 
 constexpr std::size_t room_to_erase = 1024 * 1024;
 constexpr const char* header_key = "tensorbus";
-constexpr std::uint64_t format_version = 1;
 // LMDB's own limit is 511. Longer keys are kept under a hash, with the key before the value.
 constexpr std::size_t longest_key = 480;
 constexpr std::string_view long_key_prefix = "~long/";
@@ -156,6 +156,13 @@ std::string stored_value(std::string_view key, std::string_view value) {
   return std::move(Encoder().string(key).raw(value)).bytes();
 }
 
+// Of no kind and version 0 if another release wrote it in another way.
+LmdbHeader header_from(std::string_view bytes) try {
+  return wire::read<LmdbHeader>(bytes);
+} catch (const Error&) {
+  return {};
+}
+
 // Ends as aborted unless committed.
 class Transaction {
  public:
@@ -176,6 +183,36 @@ class Transaction {
   int error_;
 };
 
+// In order of their keys; `check` throws for an error of LMDB's.
+template <typename Check>
+std::vector<std::pair<std::string, std::string>> scan_table(MDB_txn* transaction, MDB_dbi table,
+                                                            std::string_view prefix, Check check) {
+  std::vector<std::pair<std::string, std::string>> entries;
+  MDB_cursor* cursor = nullptr;
+  check(mdb_cursor_open(transaction, table, &cursor));
+  const std::unique_ptr<MDB_cursor, decltype(&mdb_cursor_close)> owner(cursor, mdb_cursor_close);
+  const auto walk = [&](std::string_view from, const auto& take) {
+    MDB_val key = value_of(from);
+    MDB_val value{};
+    int step = mdb_cursor_get(cursor, &key, &value, from.empty() ? MDB_FIRST : MDB_SET_RANGE);
+    while (step == 0 && view_of(key).starts_with(from)) {
+      take(view_of(key), view_of(value));
+      step = mdb_cursor_get(cursor, &key, &value, MDB_NEXT);
+    }
+    if (step != MDB_NOTFOUND) check(step);
+  };
+  walk(prefix, [&](std::string_view key, std::string_view value) {
+    if (key != header_key && !is_long(key)) entries.emplace_back(key, value);
+  });
+  walk(long_key_prefix, [&](std::string_view, std::string_view value) {
+    Decoder decoder(value);
+    const std::string_view key = decoder.string();
+    if (key.starts_with(prefix)) entries.emplace_back(key, decoder.raw(decoder.left()));
+  });
+  std::sort(entries.begin(), entries.end());
+  return entries;
+}
+
 }  // namespace
 
 LmdbFile::LmdbFile(std::string path, std::string kind, std::size_t bytes)
@@ -190,7 +227,7 @@ LmdbFile::LmdbFile(std::string path, std::string kind, std::size_t bytes)
     if (environment_ == nullptr) {
       open_environment();
       if (::ftruncate(file_.get(), static_cast<off_t>(bytes_)) != 0) os::throw_errno(path_);
-      write({{header_key, pack(Json::array({kind_, format_version, os::boot_id()}))}});
+      write({{header_key, wire::write(LmdbHeader{kind_, LmdbHeader::current, os::boot_id()})}});
     }
     if (::fchmod(file_.get(), 0600) != 0) os::throw_errno(path_);
   } catch (...) {
@@ -237,16 +274,14 @@ void LmdbFile::check_header() {
   if (!bytes) {
     refuse_file(path_, "is an LMDB file of another program; give another path");
   }
-  const Json json = unpack(*bytes, "header of " + path_);
-  Fields in(json, "header of " + path_);
-  const std::string kind = in.string();
-  const std::uint64_t version = in.natural();
-  const std::string boot = in.string();
-  in.end();
-  if (kind != kind_) refuse_file(path_, "holds the " + kind + " of an agent, not its " + kind_);
-  if (version == format_version && boot == os::boot_id()) return;
+  const LmdbHeader header = header_from(*bytes);
+  if (!header.kind.empty() && header.kind != kind_) {
+    refuse_file(path_, "holds the " + header.kind + " of an agent, not its " + kind_);
+  }
+  const bool same_release = header.version == LmdbHeader::current;
+  if (same_release && header.boot == os::boot_id()) return;
   log::info("{} is from {}; starting empty", path_,
-            version == format_version ? "before the last boot" : "another release");
+            same_release ? "before the last boot" : "another release");
   close_environment();
   if (::ftruncate(file_.get(), 0) != 0) os::throw_errno(path_);
 }
@@ -308,33 +343,12 @@ std::optional<std::string> LmdbFile::get(const std::string& key) {
 }
 
 std::vector<std::pair<std::string, std::string>> LmdbFile::scan(const std::string& prefix) {
-  std::vector<std::pair<std::string, std::string>> entries;
-  const Transaction transaction(environment_, MDB_RDONLY);
-  int error = transaction.error();
-  MDB_cursor* cursor = nullptr;
-  if (error == 0) error = mdb_cursor_open(transaction.get(), table_, &cursor);
-  if (error != 0) fail("cannot be read", error);
-  const std::unique_ptr<MDB_cursor, decltype(&mdb_cursor_close)> owner(cursor, mdb_cursor_close);
-  const auto walk = [&](std::string_view from, const auto& take) {
-    MDB_val key = value_of(from);
-    MDB_val value{};
-    int step = mdb_cursor_get(cursor, &key, &value, from.empty() ? MDB_FIRST : MDB_SET_RANGE);
-    while (step == 0 && view_of(key).starts_with(from)) {
-      take(view_of(key), view_of(value));
-      step = mdb_cursor_get(cursor, &key, &value, MDB_NEXT);
-    }
-    if (step != 0 && step != MDB_NOTFOUND) fail("cannot be read", step);
+  const auto check = [this](int error) {
+    if (error != 0) fail("cannot be read", error);
   };
-  walk(prefix, [&](std::string_view key, std::string_view value) {
-    if (key != header_key && !is_long(key)) entries.emplace_back(key, value);
-  });
-  walk(long_key_prefix, [&](std::string_view, std::string_view value) {
-    Decoder decoder(value);
-    const std::string_view key = decoder.string();
-    if (key.starts_with(prefix)) entries.emplace_back(key, decoder.raw(decoder.left()));
-  });
-  std::sort(entries.begin(), entries.end());
-  return entries;
+  const Transaction transaction(environment_, MDB_RDONLY);
+  check(transaction.error());
+  return scan_table(transaction.get(), table_, prefix, check);
 }
 
 void LmdbFile::fail(const std::string& what, int error) const {
@@ -352,35 +366,70 @@ void check_lmdb_file(int file, const std::string& path) {
   if (!check_whole(file, path)) refuse_file(path, "is empty: no agent has written to it");
 }
 
+namespace {
+
+// To be read without locks: its agent is silent, or writes little.
+class ReadOnlyFile {
+ public:
+  explicit ReadOnlyFile(const std::string& path)
+      : path_(path), file_(::open(path.c_str(), O_RDONLY | O_CLOEXEC | O_NOFOLLOW | O_NONBLOCK)) {
+    if (!file_) throw Error(Code::failed, os::errno_message(path, errno));
+    check_lmdb_file(file_.get(), path);
+    MDB_env* made = nullptr;
+    check(mdb_env_create(&made));
+    environment_.reset(made);
+    const std::string same = "/proc/self/fd/" + std::to_string(file_.get());
+    check(mdb_env_open(made, same.c_str(), MDB_NOSUBDIR | MDB_RDONLY | MDB_NOLOCK, 0));
+    transaction_.emplace(made, MDB_RDONLY);
+    check(transaction_->error());
+    check(mdb_dbi_open(transaction_->get(), nullptr, 0, &table_));
+  }
+
+  std::optional<std::string> get(std::string_view key) const {
+    MDB_val wanted = value_of(key);
+    MDB_val found{};
+    if (mdb_get(transaction_->get(), table_, &wanted, &found) != 0) return std::nullopt;
+    return std::string(view_of(found));
+  }
+  LmdbHeader header() const {
+    const auto bytes = get(header_key);
+    if (!bytes) refuse_file(path_, "is an LMDB file of another program");
+    return header_from(*bytes);
+  }
+  std::vector<std::pair<std::string, std::string>> scan(const std::string& prefix) const {
+    return scan_table(transaction_->get(), table_, prefix, [this](int error) { check(error); });
+  }
+
+ private:
+  void check(int error) const {
+    if (error != 0) refuse_file(path_, std::string("cannot be read: ") + mdb_strerror(error));
+  }
+
+  const std::string& path_;
+  const os::Fd file_;
+  std::unique_ptr<MDB_env, decltype(&mdb_env_close)> environment_{nullptr, mdb_env_close};
+  std::optional<Transaction> transaction_;
+  MDB_dbi table_ = 0;
+};
+
+}  // namespace
+
 std::optional<std::string> look_into_lmdb_file(const std::string& path, const std::string& kind,
                                                const std::string& key) noexcept try {
-  const os::Fd file(::open(path.c_str(), O_RDONLY | O_CLOEXEC | O_NOFOLLOW | O_NONBLOCK));
-  if (!file) return std::nullopt;
-  check_lmdb_file(file.get(), path);
-  const std::string same = "/proc/self/fd/" + std::to_string(file.get());
-  MDB_env* environment = nullptr;
-  if (mdb_env_create(&environment) != 0) return std::nullopt;
-  const std::unique_ptr<MDB_env, decltype(&mdb_env_close)> owner(environment, mdb_env_close);
-  // Without locks: whoever writes is silent, else nobody would look.
-  if (mdb_env_open(environment, same.c_str(), MDB_NOSUBDIR | MDB_RDONLY | MDB_NOLOCK, 0) != 0) {
-    return std::nullopt;
-  }
-  const Transaction transaction(environment, MDB_RDONLY);
-  MDB_dbi table = 0;
-  if (transaction.error() != 0 || mdb_dbi_open(transaction.get(), nullptr, 0, &table) != 0) {
-    return std::nullopt;
-  }
-  const auto read = [&](std::string_view name) -> std::optional<std::string> {
-    MDB_val wanted = value_of(name);
-    MDB_val found{};
-    if (mdb_get(transaction.get(), table, &wanted, &found) != 0) return std::nullopt;
-    return std::string(view_of(found));
-  };
-  const std::optional<std::string> header = read(header_key);
-  if (!header || unpack(*header, "header")[0] != kind) return std::nullopt;
-  return read(key);
+  const ReadOnlyFile file(path);
+  if (file.header().kind != kind) return std::nullopt;
+  return file.get(key);
 } catch (...) {
   return std::nullopt;
+}
+
+LmdbContent read_lmdb_file(const std::string& path) {
+  const ReadOnlyFile file(path);
+  const LmdbHeader header = file.header();
+  if (header.version != LmdbHeader::current) {
+    refuse_file(path, "was written by another release of tensorbus");
+  }
+  return {header, file.scan("")};
 }
 
 }  // namespace tensorbus::bus

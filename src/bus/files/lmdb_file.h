@@ -11,8 +11,28 @@
 #include <vector>
 
 #include "os/io/fd.h"
+#include "wire/field.h"
 
 namespace tensorbus::bus {
+
+// What every file of an agent begins with, under a key of its own. Of another version only the kind
+// is read.
+struct LmdbHeader {
+  static constexpr std::uint64_t current = 2;
+
+  std::string kind;
+  std::uint64_t version = 0;
+  std::string boot;  // of the machine, when it was written
+  friend bool operator==(const LmdbHeader&, const LmdbHeader&) = default;
+};
+constexpr wire::Title title_of(const LmdbHeader*) { return {"header"}; }
+template <typename Archive>
+void fields(Archive& a, LmdbHeader& header) {
+  a("kind", header.kind);
+  a("version", header.version);
+  if (header.version != LmdbHeader::current) return a.leave_the_rest();
+  a("boot", header.boot);
+}
 
 // Paths like /tmp/agent_rank0_state.lmdb can be guessed, so nothing that lies there is trusted: it
 // must be a regular file of ours with one link, whole, and made by an agent for the same purpose;
@@ -72,5 +92,13 @@ void check_lmdb_file(int file, const std::string& path);
 // whatever is wrong with it (then nothing).
 std::optional<std::string> look_into_lmdb_file(const std::string& path, const std::string& kind,
                                                const std::string& key) noexcept;
+
+// All of a file that an agent may be writing to: as it was at some moment, unless it writes a lot
+// meanwhile. Throws Error(failed).
+struct LmdbContent {
+  LmdbHeader header;
+  std::vector<std::pair<std::string, std::string>> entries;  // in order of their keys
+};
+LmdbContent read_lmdb_file(const std::string& path);
 
 }  // namespace tensorbus::bus

@@ -11,13 +11,14 @@
 #include <fstream>
 #include <memory>
 
-#include "bus/channel/packed.h"
+#include "bus/files/dump.h"
 #include "bus/files/heartbeat.h"
 #include "bus/files/lmdb_state.h"
 #include "bus/files/queue_journal.h"
 #include "os/io/semaphore.h"
 #include "os/testing/quiet_fork.h"
 #include "tensorbus/status.h"
+#include "wire/message.h"
 
 namespace tensorbus::bus {
 namespace {
@@ -172,11 +173,30 @@ TEST_F(LmdbFileTest, AFileThatWasNeverFinishedOrIsEmptyIsMadeAnew) {
 TEST_F(LmdbFileTest, AFileFromBeforeTheLastBootStartsEmpty) {
   {
     LmdbFile file(path_, "state");
-    file.write({{"old", "1"}, {"tensorbus", pack(Json::array({"state", 1U, "another boot"}))}});
+    const LmdbHeader other{"state", LmdbHeader::current, "another boot"};
+    file.write({{"old", "1"}, {"tensorbus", wire::write(other)}});
   }
   LmdbFile file(path_, "state");
   EXPECT_EQ(file.get("old"), std::nullopt);
   EXPECT_TRUE(file.scan("").empty());
+}
+
+TEST_F(LmdbFileTest, AFileOfAnotherReleaseStartsEmptyUnlessItIsOfAnotherKind) {
+  const auto left_by = [&](const std::string& header) {
+    LmdbFile file(path_, "state");
+    file.write({{"old", "1"}, {"tensorbus", header}});
+  };
+  left_by(wire::write(LmdbHeader{"command queue", LmdbHeader::current + 1, ""}) + "more");
+  EXPECT_TRUE(refused("holds the command queue of an agent"));
+  fs::remove(path_);
+  for (const std::string& header :
+       {wire::write(LmdbHeader{"state", LmdbHeader::current + 1, ""}) + "more",
+        std::string("\x93\xa5state\x01\xa4"
+                    "boot")}) {
+    left_by(header);
+    EXPECT_THROW(read_lmdb_file(path_), Error);
+    EXPECT_EQ(LmdbFile(path_, "state").get("old"), std::nullopt);
+  }
 }
 
 TEST_F(LmdbFileTest, ASecondAgentIsRefused) {
@@ -205,6 +225,34 @@ TEST_F(LmdbFileTest, AStateIsKeptUnderPrefixes) {
   EXPECT_EQ(state.scan("pair/"), pairs);
   EXPECT_EQ(state.scan("").size(), 2U);
   EXPECT_EQ(state.get("batch/a"), "3");
+}
+
+TEST_F(LmdbFileTest, WhatItHoldsIsPrintedAlsoWhileItsAgentRuns) {
+  {
+    LmdbState state(path_);
+    state.put("heartbeat", encode(Heartbeat{1, "job", "send of batch \"w\""}));
+    state.put("session/5/pair/p/a/0", encode(Command(InitPair{"p", "a", "b", 2, std::nullopt})));
+    state.put("session/6/pair/p/a/0", "nonsense");
+    const std::string text = dump_agent_file(path_);
+    for (const char* part :
+         {"kind: \"state\"\n", "heartbeat:\n  wall_clock_ns: 1\n", "command: \"send of batch \\\"w",
+          "session/5/pair/p/a/0:\n  kind: init_pair\n    pair: \"p\"\n    local: \"a\"\n",
+          "session/6/pair/p/a/0:\n  cannot be read: \"this is not a command"}) {
+      EXPECT_NE(text.find(part), std::string::npos) << part << " in " << text;
+    }
+  }
+  fs::remove(path_);
+  QueueJournal journal(path_);
+  journal.add_session(7, {0, 4711, 1});
+  journal.accept({7, 1}, CloseBatch{"b", 1}, encode(Command(CloseBatch{"b", 1})));
+  journal.guard_semaphore(7, "/command_of_a_dump");
+  const std::string text = dump_agent_file(path_);
+  for (const char* part : {"kind: \"command queue\"\n", "last_accepted: 1\n  pid: 4711\n",
+                           "  kind: close_batch\n    batch: \"b\"\n    registration: 1\n",
+                           "semaphore/command_of_a_dump:\n  session: 7\n"}) {
+    EXPECT_NE(text.find(part), std::string::npos) << part << " in " << text;
+  }
+  EXPECT_THROW(dump_agent_file(folder_ / "nothing"), Error);
 }
 
 // proves: B5.13

@@ -5,7 +5,7 @@
 #include <utility>
 
 #include "base/log.h"
-#include "bus/channel/packed.h"
+#include "bus/files/queue_fields.h"
 #include "os/io/semaphore.h"
 #include "tensorbus/status.h"
 
@@ -13,22 +13,13 @@ namespace tensorbus::bus {
 namespace {
 
 std::string session_key(std::uint64_t session) { return fmt::format("session/{:016x}", session); }
-std::string command_key(std::uint64_t position) { return fmt::format("command/{:016x}", position); }
+std::string command_key(std::uint64_t position, CommandId id) {
+  return fmt::format("command/{:016x}/{:016x}/{}", position, id.session, id.sequence);
+}
 std::string semaphore_key(const std::string& name) { return "semaphore" + name; }
 
-std::string encode(const QueueJournal::Session& session) {
-  return pack(Json::array({session.last_accepted, session.pid, session.start_time}));
-}
-
 QueueJournal::Session decode_session(const std::string& bytes, const std::string& key) {
-  const Json json = unpack(bytes, key);
-  Fields in(json, key);
-  QueueJournal::Session session;
-  session.last_accepted = in.natural();
-  session.pid = in.integer();
-  session.start_time = in.natural();
-  in.end();
-  return session;
+  return wire::read<QueueJournal::Session>(bytes, {key});
 }
 
 std::uint64_t number_after(const std::string& key, std::string_view prefix) {
@@ -52,12 +43,9 @@ void QueueJournal::restore() {
   }
   std::vector<LmdbFile::Change> ended;
   for (const auto& [key, value] : file_.scan("command/")) {
-    const Json json = unpack(value, key);
-    Fields in(json, key);
-    in.natural();
-    in.natural();
-    const std::string type = in.string();
-    log::info("{} \"{}\" was not over when the last agent ended", type, in.string());
+    const Command command = decode_command(value);
+    log::info("{} \"{}\" was not over when the last agent ended", type_of(command),
+              context_of(command));
     ended.push_back({key, std::nullopt});
   }
   for (const auto& [key, value] : file_.scan("semaphore/")) {
@@ -68,7 +56,7 @@ void QueueJournal::restore() {
 }
 
 void QueueJournal::add_session(std::uint64_t session, const Session& value) {
-  write({{session_key(session), encode(value)}});
+  write({{session_key(session), wire::write(value)}});
   sessions_[session] = value;
 }
 
@@ -76,7 +64,7 @@ void QueueJournal::remove_session(std::uint64_t session) {
   unwritten_.push_back({session_key(session), std::nullopt});
   for (auto at = positions_.lower_bound({session, 0});
        at != positions_.end() && at->first.session == session;) {
-    unwritten_.push_back({command_key(at->second), std::nullopt});
+    unwritten_.push_back({command_key(at->second, at->first), std::nullopt});
     queue_.erase(at->second);
     at = positions_.erase(at);
   }
@@ -97,9 +85,8 @@ void QueueJournal::accept(CommandId id, const Command& command, std::string_view
   Session moved = session;
   moved.last_accepted = id.sequence;
   Entry entry{id, std::string(type_of(command)), context_of(command)};
-  write({{command_key(next_position_),
-          pack(Json::array({id.session, id.sequence, entry.type, entry.context, binary(bytes)}))},
-         {session_key(id.session), encode(moved)}});
+  write({{command_key(next_position_, id), std::string(bytes)},
+         {session_key(id.session), wire::write(moved)}});
   session = moved;
   positions_.emplace(id, next_position_);
   queue_.emplace(next_position_++, std::move(entry));
@@ -111,7 +98,7 @@ void QueueJournal::finish(CommandId id) {
   const std::uint64_t position = found->second;
   queue_.erase(position);
   positions_.erase(found);
-  unwritten_.push_back({command_key(position), std::nullopt});
+  unwritten_.push_back({command_key(position, id), std::nullopt});
 }
 
 void QueueJournal::flush() {
@@ -141,7 +128,7 @@ void QueueJournal::guard_semaphore(std::uint64_t session, const std::string& nam
   if (!name.starts_with("/command_") || name.find('/', 1) != std::string::npos) {
     throw Error(Code::invalid_argument, "\"" + name + "\" is not the name of a semaphore of ours");
   }
-  write({{semaphore_key(name), pack(Json(session))}});
+  write({{semaphore_key(name), wire::write(session, guarding_session)}});
   semaphores_[name] = session;
 }
 

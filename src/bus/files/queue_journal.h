@@ -21,6 +21,7 @@ class QueueJournal {
     std::uint64_t last_accepted = 0;
     std::int64_t pid = 0;
     std::uint64_t start_time = 0;  // of the process; 0: not known
+    friend bool operator==(const Session&, const Session&) = default;
   };
 
   // Reads what the last agent left: its sessions live on until they are removed, its commands and

@@ -22,10 +22,9 @@ class StateStore {
   virtual std::map<std::string, std::string> scan(const std::string& prefix) = 0;
 };
 
-// Keys. Values are MessagePack, see the functions that make them in bus/agent_state.h.
-//   heartbeat            once a second: wall clock, pid, version, namespace, the command in hand
-//   session/<id>/pair/.. what clients asked for and an agent must publish again
-//   batch/<id>/<side>    registrations and their rounds
+// Keys and their values, which `tensorbus agent --dump` prints:
+//   heartbeat            Heartbeat, once a second
+//   session/<id>/pair/.. the Command with which a client asked for what an agent must publish again
 
 class MemoryState final : public StateStore {
  public:

@@ -2,6 +2,7 @@
 // cannot, and wake whoever should look.
 #pragma once
 
+#include <array>
 #include <cstdint>
 #include <map>
 #include <string>
@@ -12,6 +13,7 @@
 #include "bus/directory/records.h"
 #include "bus/round/word.h"
 #include "tensorbus/status.h"
+#include "wire/field.h"
 
 namespace tensorbus::bus {
 
@@ -20,6 +22,11 @@ inline constexpr std::size_t most_streams = 0xFFFE;
 constexpr std::uint64_t stream_number(std::uint64_t serial, std::int64_t position) {
   return serial + static_cast<std::uint64_t>(position) + 1;
 }
+
+// Messages are small, so that none waits for another.
+inline constexpr std::size_t longest_reason_told = 16 * 1024;
+// A word keeps 61 bits for it.
+inline constexpr std::int64_t highest_round = (std::int64_t{1} << 60) - 1;
 
 // From reader to source.
 struct Subscribe {
@@ -34,27 +41,60 @@ struct Subscribe {
   std::vector<std::int64_t> streams;
   friend bool operator==(const Subscribe&, const Subscribe&) = default;
 };
+template <typename Archive>
+void fields(Archive& a, Subscribe& m) {
+  a("batch", m.batch);
+  a("group", m.group);
+  a.natural("reader", m.reader);
+  a("side", m.side);
+  a("registration", m.registration);
+  a("fingerprint", m.fingerprint);
+  a.list("streams", m.streams, most_streams);
+  for (const std::int64_t stream : m.streams) {
+    a.require(stream >= 0 && stream < static_cast<std::int64_t>(most_streams),
+              "there is no such stream");
+  }
+}
 struct Join {
   friend bool operator==(const Join&, const Join&) = default;
 };
+template <typename Archive>
+void fields(Archive&, Join&) {}
 struct Start {
   std::int64_t round = 0;
   friend bool operator==(const Start&, const Start&) = default;
 };
+template <typename Archive>
+void fields(Archive& a, Start& m) {
+  a.number("round", m.round, 0, highest_round);
+}
 struct Leave {
   friend bool operator==(const Leave&, const Leave&) = default;
 };
+template <typename Archive>
+void fields(Archive&, Leave&) {}
 // The reader has changed the word.
 struct Look {
   std::int64_t round = 0;
   friend bool operator==(const Look&, const Look&) = default;
 };
+template <typename Archive>
+void fields(Archive& a, Look& m) {
+  a.number("round", m.round, 0, highest_round);
+}
 // How far the reader is; for whoever watches the sender, and now and then only.
 struct Moved {
   std::int64_t round = 0;
   std::int64_t bytes = 0;  // read from this source
   friend bool operator==(const Moved&, const Moved&) = default;
 };
+template <typename Archive>
+void fields(Archive& a, Moved& m) {
+  a.number("round", m.round, 0, highest_round);
+  a.natural("bytes", m.bytes);
+}
+
+constexpr Mark last_of(Mark) { return Mark::closed; }
 
 // From source to reader.
 struct Subscribed {
@@ -63,16 +103,34 @@ struct Subscribed {
   std::uint32_t word = 0;
   friend bool operator==(const Subscribed&, const Subscribed&) = default;
 };
+template <typename Archive>
+void fields(Archive& a, Subscribed& m) {
+  a("code", m.status.code);
+  a.message("message", m.status.message, longest_reason_told);
+  a("region", m.region);
+  a("word", m.word);
+}
 struct Joined {
   std::int64_t next = 0;  // the first round that counts for this reader
   friend bool operator==(const Joined&, const Joined&) = default;
 };
+template <typename Archive>
+void fields(Archive& a, Joined& m) {
+  a.number("next", m.next, 0, highest_round);
+}
 struct Offer {
   std::int64_t round = 0;
   std::uint64_t ticket = 0;  // the memory is lent while the sender's gate has not passed it
   std::int64_t version = 0;  // of the tensors, if the batch has versions
   friend bool operator==(const Offer&, const Offer&) = default;
 };
+template <typename Archive>
+void fields(Archive& a, Offer& m) {
+  a.number("round", m.round, 0, highest_round);
+  a("ticket", m.ticket);
+  a("version", m.version);
+}
+inline constexpr std::size_t most_sums = 4096;  // in one message
 // Before the offer: checksums of what the reader gets from this source, from the `first` tensor on.
 struct Sums {
   std::int64_t round = 0;
@@ -80,7 +138,12 @@ struct Sums {
   std::vector<std::uint64_t> values;
   friend bool operator==(const Sums&, const Sums&) = default;
 };
-inline constexpr std::size_t most_sums = 4096;  // in one message
+template <typename Archive>
+void fields(Archive& a, Sums& m) {
+  a.number("round", m.round, 0, highest_round);
+  a.number("first", m.first, 0, UINT32_MAX);
+  a.list("values", m.values, most_sums);
+}
 // The source has ended the round, or with `closed` the subscription.
 struct Over {
   std::int64_t round = 0;
@@ -88,6 +151,12 @@ struct Over {
   std::string why;
   friend bool operator==(const Over&, const Over&) = default;
 };
+template <typename Archive>
+void fields(Archive& a, Over& m) {
+  a.number("round", m.round, 0, highest_round);
+  a("mark", m.mark);
+  a.message("why", m.why, longest_reason_told);
+}
 
 // From a sender to the first one of its side, and what that answers: that it is in sight of all the
 // readers it wanted and the round may begin, and how a round ended for every reader.
@@ -96,18 +165,38 @@ struct Follow {
   End group;
   friend bool operator==(const Follow&, const Follow&) = default;
 };
+template <typename Archive>
+void fields(Archive& a, Follow& m) {
+  a("batch", m.batch);
+  a("group", m.group);
+}
 struct Begun {
   std::int64_t round = 0;
   friend bool operator==(const Begun&, const Begun&) = default;
 };
+template <typename Archive>
+void fields(Archive& a, Begun& m) {
+  a.number("round", m.round, 0, highest_round);
+}
 struct Ended {
   std::int64_t round = 0;
   std::map<Rank, ReaderOutcome> readers;
   friend bool operator==(const Ended&, const Ended&) = default;
 };
+template <typename Archive>
+void fields(Archive& a, Ended& m) {
+  a.number("round", m.round, 0, highest_round);
+  a("readers", m.readers);
+  for (const auto& [rank, how] : m.readers) a.require(rank >= 0, "there is no such rank");
+}
 
 using MessageBody = std::variant<Subscribe, Join, Start, Leave, Look, Subscribed, Joined, Offer,
                                  Over, Sums, Moved, Follow, Begun, Ended>;
+
+constexpr std::array<std::string_view, 14> kinds_of(const MessageBody*) {
+  return {"subscribe", "join", "start", "leave", "look",   "subscribed", "joined",
+          "offer",     "over", "sums",  "moved", "follow", "begun",      "ended"};
+}
 
 struct AgentMessage {
   std::uint64_t sequence = 0;  // on this connection, from 1
@@ -116,8 +205,17 @@ struct AgentMessage {
   MessageBody body;
   friend bool operator==(const AgentMessage&, const AgentMessage&) = default;
 };
+template <typename Archive>
+void fields(Archive& a, AgentMessage& m) {
+  a("sequence", m.sequence);
+  a.natural("generation", m.generation);
+  a("serial", m.serial);
+  a("body", m.body);
+}
 
-// MessagePack. Decoding checks everything and throws Error(invalid_argument).
+constexpr wire::Title title_of(const AgentMessage*) { return {"message of an agent"}; }
+
+// Decoding checks everything and throws Error(invalid_argument).
 std::string encode(const AgentMessage& message);
 AgentMessage decode_agent_message(std::string_view bytes);
 std::string_view name_of(const MessageBody& body) noexcept;

@@ -27,8 +27,8 @@ class DeceivedChannel {
             {folder_.file("queue"), "job", 3, 4,
              [this](LoanOffer offer) { return open_loan(std::move(offer), pool_); }})),
         good_(os::connect_unix_path(socket_path(folder_.file("queue")))) {
-    good_.send({wire::encode(wire::Hello{wire::protocol_version, "job", 3, 1, ::getpid()}), {}});
-    hears<wire::Welcome>();
+    good_.send({protocol::encode(protocol::Hello{protocol::version, "job", 3, 1, ::getpid()}), {}});
+    hears<protocol::Welcome>();
   }
 
   // One liar, from its first word to its end. False: the other client has noticed.
@@ -36,8 +36,8 @@ class DeceivedChannel {
     fabric::Dice dice(bytes);
     {
       FrameSocket liar(os::connect_unix_path(socket_path(folder_.file("queue"))));
-      const std::string hello = wire::encode(
-          wire::Hello{wire::protocol_version, "job", 3, 2 + dice.below(2), ::getpid()});
+      const std::string hello = protocol::encode(
+          protocol::Hello{protocol::version, "job", 3, 2 + dice.below(2), ::getpid()});
       liar.send({dice.below(8) == 0 ? dice.damaged(hello) : hello, {}});
       while (!dice.used_up() && !liar.closed()) {
         auto [words, fds] = something(dice);
@@ -48,8 +48,8 @@ class DeceivedChannel {
     }
     fabric::Dice none("");
     poll(none);
-    good_.send({wire::encode(wire::Look{7}), {}});
-    return hears<wire::Looked>();
+    good_.send({protocol::encode(protocol::Look{7}), {}});
+    return hears<protocol::Looked>();
   }
 
   std::size_t accepted() const noexcept { return accepted_; }  // of all that liars have submitted
@@ -57,35 +57,35 @@ class DeceivedChannel {
  private:
   std::pair<std::string, std::vector<os::Fd>> something(fabric::Dice& dice) {
     std::vector<os::Fd> fds;
-    wire::FromClient message;
+    protocol::FromClient message;
     switch (dice.below(10)) {
       case 0:
-        message = wire::Withdraw{dice.number()};
+        message = protocol::Withdraw{dice.number()};
         break;
       case 1:
-        message = wire::Cancel{dice.number(), {Code::cancelled, dice.text(20)}};
+        message = protocol::Cancel{dice.number(), {Code::cancelled, dice.text(20)}};
         break;
       case 2:
-        message = wire::Look{dice.number()};
+        message = protocol::Look{dice.number()};
         break;
       case 3:
-        message = wire::GuardSemaphore{dice.number(), "/command_" + dice.text(20)};
+        message = protocol::GuardSemaphore{dice.number(), "/command_" + dice.text(20)};
         break;
       case 4:
-        message = wire::ReleaseSemaphore{"/command_" + dice.text(20)};
+        message = protocol::ReleaseSemaphore{"/command_" + dice.text(20)};
         break;
       case 5:
-        message = wire::Hello{wire::protocol_version, "job", 3, dice.number(), ::getpid()};
+        message = protocol::Hello{protocol::version, "job", 3, dice.number(), ::getpid()};
         break;
       case 6:
         return {dice.text(60), std::move(fds)};
       default: {
-        wire::Submit submit;
+        protocol::Submit submit;
         submit.sequence = dice.below(2) == 0 ? ++sequence_ : dice.number();
         submit.command = encode(
             dice.below(2) == 0 ? Command(CloseBatch{"b", dice.number()})
                                : Command(RegisterBatch{"b", dice.number(), std::nullopt, {}, {}}));
-        if (dice.below(8) == 0) submit.command = dice.damaged(submit.command);
+        if (dice.below(8) == 0) submit.command = dice.damaged(submit.command.bytes());
         if (dice.below(3) == 0) submit.time_left = static_cast<std::int64_t>(dice.number());
         if (dice.below(2) == 0) {
           LoanOffer offered = offer(*loan_, pool_, pool_);
@@ -97,7 +97,7 @@ class DeceivedChannel {
         message = std::move(submit);
       }
     }
-    return {wire::encode(message), std::move(fds)};
+    return {protocol::encode(message), std::move(fds)};
   }
 
   // Some of what it has accepted is over at once.
@@ -121,7 +121,7 @@ class DeceivedChannel {
       fabric::Dice none("");
       poll(none);
       if (const auto frame = good_.receive()) {
-        return std::holds_alternative<Message>(wire::decode_from_agent(frame->bytes));
+        return std::holds_alternative<Message>(protocol::decode_from_agent(frame->bytes));
       }
     }
     return false;

@@ -49,7 +49,7 @@ struct Client {
 
 struct Held {
   std::uint64_t session = 0;
-  wire::Submit submit;
+  protocol::Submit submit;
   std::vector<os::Fd> fds;
 };
 
@@ -85,13 +85,13 @@ class SocketChannelEnd final : public SocketChannel {
   void complete(CommandId id, const Outcome& outcome) override {
     if (!journal_.holds(id)) return;
     journal_.finish(id);
-    tell(id.session, wire::Done{id.sequence, encode(outcome)});
+    tell(id.session, protocol::Done{id.sequence, outcome});
     admit_held();
   }
 
   void fail(const Status& why) noexcept override {
     for (const Held& held : std::exchange(held_, {})) {
-      tell(held.session, wire::Refused{held.submit.sequence, why});
+      tell(held.session, protocol::Refused{held.submit.sequence, why});
     }
     events_.clear();
     while (const std::optional<CommandId> first = journal_.state().first) {
@@ -102,7 +102,7 @@ class SocketChannelEnd final : public SocketChannel {
   void progress(CommandId id, std::int64_t done, std::int64_t total) noexcept override {
     Client* client = client_of(id.session);
     if (client == nullptr || client->socket->wants_write()) return;
-    tell(id.session, wire::Progress{id.sequence, done, total});
+    tell(id.session, protocol::Progress{id.sequence, done, total});
   }
 
   bool arm() override {
@@ -260,7 +260,7 @@ class SocketChannelEnd final : public SocketChannel {
       for (int i = 0; i < most_frames_at_once && !client->gone; ++i) {
         std::optional<Frame> frame = client->socket->receive();
         if (!frame) break;
-        handle(*client, wire::decode_from_client(frame->bytes), std::move(frame->fds));
+        handle(*client, protocol::decode_from_client(frame->bytes), std::move(frame->fds));
       }
       if (client->socket->closed()) {
         end(*client, {Code::peer_lost, fmt::format("process {} has ended", client->pid)});
@@ -271,31 +271,31 @@ class SocketChannelEnd final : public SocketChannel {
     }
   }
 
-  void handle(Client& client, wire::FromClient message, std::vector<os::Fd> fds) {
-    if (!std::holds_alternative<wire::Hello>(message) && client.session == 0) {
+  void handle(Client& client, protocol::FromClient message, std::vector<os::Fd> fds) {
+    if (!std::holds_alternative<protocol::Hello>(message) && client.session == 0) {
       throw Error(Code::invalid_argument, "it did not say hello first");
     }
     std::visit(
         Overloaded{
-            [&](const wire::Hello& hello) { greet(client, hello); },
-            [&](wire::Submit& submit) {
+            [&](const protocol::Hello& hello) { greet(client, hello); },
+            [&](protocol::Submit& submit) {
               admit({client.session, std::move(submit), std::move(fds)});
             },
-            [&](const wire::Withdraw& withdraw) { give_up(client.session, withdraw.sequence); },
-            [&](const wire::Cancel& wish) { cancel(client.session, wish); },
-            [&](const wire::Look& look) {
-              tell(client.session, wire::Looked{look.request, journal_.state()});
+            [&](const protocol::Withdraw& withdraw) { give_up(client.session, withdraw.sequence); },
+            [&](const protocol::Cancel& wish) { cancel(client.session, wish); },
+            [&](const protocol::Look& look) {
+              tell(client.session, protocol::Looked{look.request, journal_.state()});
             },
-            [&](const wire::GuardSemaphore& wish) { guard(client.session, wish); },
-            [&](const wire::ReleaseSemaphore& release) {
+            [&](const protocol::GuardSemaphore& wish) { guard(client.session, wish); },
+            [&](const protocol::ReleaseSemaphore& release) {
               journal_.release_semaphore(client.session, release.name);
             },
-            [&](const wire::Bye&) { end(client, {}); },
+            [&](const protocol::Bye&) { end(client, {}); },
         },
         message);
   }
 
-  void cancel(std::uint64_t session, const wire::Cancel& wish) {
+  void cancel(std::uint64_t session, const protocol::Cancel& wish) {
     const CommandId id{session, wish.sequence};
     if (journal_.holds(id)) {
       events_.push_back(Cancelled{id, wish.reason});
@@ -304,27 +304,27 @@ class SocketChannelEnd final : public SocketChannel {
     }
   }
 
-  void guard(std::uint64_t session, const wire::GuardSemaphore& wish) {
+  void guard(std::uint64_t session, const protocol::GuardSemaphore& wish) {
     Status status;
     try {
       journal_.guard_semaphore(session, wish.name);
     } catch (...) {
       status = current_exception_status();
     }
-    tell(session, wire::Guarded{wish.request, status});
+    tell(session, protocol::Guarded{wish.request, status});
   }
 
-  void greet(Client& client, const wire::Hello& hello) {
+  void greet(Client& client, const protocol::Hello& hello) {
     const auto reject = [&](const std::string& why) {
-      client.socket->send({wire::encode(wire::Rejected{{Code::unreachable, why}}), {}});
+      client.socket->send({protocol::encode(protocol::Rejected{{Code::unreachable, why}}), {}});
       log::warn("the client of process {} is sent away: {}", client.pid, why);
       end(client, {});
     };
-    if (hello.version != wire::protocol_version) {
+    if (hello.version != protocol::version) {
       return reject(
           fmt::format("this agent speaks version {} and the client version {}; use one "
                       "release of tensorbus for both",
-                      wire::protocol_version, hello.version));
+                      protocol::version, hello.version));
     }
     if (hello.space != options_.space) {
       return reject(
@@ -359,7 +359,7 @@ class SocketChannelEnd final : public SocketChannel {
     watch_process(client);
     log::info("process {} {}", session.pid,
               known == journal_.sessions().end() ? "has connected" : "is served");
-    tell(client.session, wire::Welcome{::getpid(), session.last_accepted});
+    tell(client.session, protocol::Welcome{::getpid(), session.last_accepted});
     events_.push_back(SessionUp{hello.session, session.pid});
   }
 
@@ -394,7 +394,7 @@ class SocketChannelEnd final : public SocketChannel {
     // Sent again: it was accepted, and what came of it was or will be said.
     if (id.sequence <= session->second.last_accepted) return;
     try {
-      Submission submission{id, decode_command(held.submit.command),
+      Submission submission{id, held.submit.command.open(),
                             held.submit.time_left
                                 ? Deadline::after(Duration(*held.submit.time_left))
                                 : Deadline::never(),
@@ -402,11 +402,11 @@ class SocketChannelEnd final : public SocketChannel {
       if (held.submit.loan) {
         submission.loan = options_.open_loan({std::move(*held.submit.loan), std::move(held.fds)});
       }
-      journal_.accept(id, submission.command, held.submit.command);
-      if (!held.submit.quiet) tell(id.session, wire::Accepted{id.sequence});
+      journal_.accept(id, submission.command, held.submit.command.bytes());
+      if (!held.submit.quiet) tell(id.session, protocol::Accepted{id.sequence});
       events_.push_back(std::move(submission));
     } catch (...) {
-      tell(id.session, wire::Refused{id.sequence, current_exception_status()});
+      tell(id.session, protocol::Refused{id.sequence, current_exception_status()});
     }
   }
 
@@ -416,23 +416,23 @@ class SocketChannelEnd final : public SocketChannel {
     });
     if (found == held_.end()) {
       // Unless it is over, which was said then.
-      if (journal_.holds({session, sequence})) tell(session, wire::Accepted{sequence});
+      if (journal_.holds({session, sequence})) tell(session, protocol::Accepted{sequence});
       return;
     }
     held_.erase(found);
-    tell(session,
-         wire::Refused{sequence,
-                       {Code::queue_full,
-                        fmt::format("the agent's queue holds {} commands that are not over; wait "
-                                    "for some of them before the next",
-                                    options_.capacity)}});
+    tell(session, protocol::Refused{
+                      sequence,
+                      {Code::queue_full,
+                       fmt::format("the agent's queue holds {} commands that are not over; wait "
+                                   "for some of them before the next",
+                                   options_.capacity)}});
   }
 
-  void tell(std::uint64_t session, const wire::FromAgent& message) noexcept {
+  void tell(std::uint64_t session, const protocol::FromAgent& message) noexcept {
     Client* client = client_of(session);
     if (client == nullptr) return;
     try {
-      client->socket->send({wire::encode(message), {}});
+      client->socket->send({protocol::encode(message), {}});
       watch_writing(*client);
     } catch (const std::exception& error) {
       end(*client, {Code::failed, error.what()});

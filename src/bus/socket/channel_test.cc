@@ -157,16 +157,16 @@ TEST_F(SocketChannelTest, AClientOfAnotherJobRankOrVersionIsSentAwayAtOnce) {
   ScriptedAgent agent(listen("job", 3), script());
   contains(refusal("other", std::chrono::seconds(60)), "namespace \"job\"");
   FrameSocket raw(os::connect_unix_path(socket_path(queue_)));
-  const auto answer = [&](const wire::Hello& hello) {
+  const auto answer = [&](const protocol::Hello& hello) {
     FrameSocket socket(os::connect_unix_path(socket_path(queue_)));
-    socket.send({wire::encode(hello), {}});
+    socket.send({protocol::encode(hello), {}});
     pollfd ready{socket.socket().get(), POLLIN, 0};
     ::poll(&ready, 1, 10'000);
-    return std::get<wire::Rejected>(wire::decode_from_agent(socket.receive()->bytes))
+    return std::get<protocol::Rejected>(protocol::decode_from_agent(socket.receive()->bytes))
         .reason.message;
   };
   contains(answer({99, "job", 3, 1, 1}), "version");
-  contains(answer({wire::protocol_version, "job", 4, 1, 1}), "rank 3, not of rank 4");
+  contains(answer({protocol::version, "job", 4, 1, 1}), "rank 3, not of rank 4");
   EXPECT_TRUE(record_.of<SessionUp>().empty());
   EXPECT_TRUE(connect()->submit(query("b"), nullptr, soon(), soon())->wait(soon()).status.ok());
 }
@@ -188,7 +188,7 @@ TEST_F(SocketChannelTest, TheSocketIsOursAloneAndGoesWithTheAgent) {
 TEST_F(SocketChannelTest, GarbageEndsAConnectionAndNothingElse) {
   ScriptedAgent agent(listen(), script());
   for (const std::string& bytes :
-       {std::string("\xc1"), std::string(70'000, '\x91'), wire::encode(wire::Look{1})}) {
+       {std::string("\xc1"), std::string(70'000, '\x91'), protocol::encode(protocol::Look{1})}) {
     FrameSocket socket(os::connect_unix_path(socket_path(queue_)));
     socket.send({bytes, {}});
     const Deadline deadline = soon();
@@ -333,27 +333,29 @@ TEST_F(SocketChannelTest, AnAgentThatDoesNotAnswerLeavesOpenWhetherItHasAccepted
 }
 
 TEST_F(SocketChannelTest, ACommandThatIsSentAgainIsAcceptedOnce) {
-  const wire::Hello hello{wire::protocol_version, "job", 3, 77, ::getpid()};
-  const wire::Submit submit{1, encode(query("hold")), std::nullopt, std::nullopt};
+  const protocol::Hello hello{protocol::version, "job", 3, 77, ::getpid()};
+  const protocol::Submit submit{1, encode(query("hold")), std::nullopt, std::nullopt};
   const auto greet = [&](FrameSocket& socket) {
-    socket.send({wire::encode(hello), {}});
+    socket.send({protocol::encode(hello), {}});
     pollfd ready{socket.socket().get(), POLLIN, 0};
     ::poll(&ready, 1, 10'000);
-    return std::get<wire::Welcome>(wire::decode_from_agent(socket.receive()->bytes)).last_accepted;
+    return std::get<protocol::Welcome>(protocol::decode_from_agent(socket.receive()->bytes))
+        .last_accepted;
   };
   {
     ScriptedAgent agent(listen(), script());
     FrameSocket socket(os::connect_unix_path(socket_path(queue_)));
     EXPECT_EQ(greet(socket), 0U);
-    socket.send({wire::encode(submit), {}});
+    socket.send({protocol::encode(submit), {}});
     ASSERT_TRUE(record_.wait_for<Submission>(1));
     agent.stop();
   }
   ScriptedAgent agent(listen(), script());
   FrameSocket socket(os::connect_unix_path(socket_path(queue_)));
   EXPECT_EQ(greet(socket), 1U);
-  socket.send({wire::encode(submit), {}});
-  socket.send({wire::encode(wire::Submit{2, encode(query("b")), std::nullopt, std::nullopt}), {}});
+  socket.send({protocol::encode(submit), {}});
+  socket.send(
+      {protocol::encode(protocol::Submit{2, encode(query("b")), std::nullopt, std::nullopt}), {}});
   ASSERT_TRUE(record_.wait_for<Submission>(2));
   EXPECT_EQ(record_.of<Submission>()[1].id.sequence, 2U);
 }

@@ -150,14 +150,14 @@ class SocketConnection final : public Connection,
   }
 
   QueueState queue(Deadline deadline) override {
-    const auto request = ask([](std::uint64_t number) { return wire::Look{number}; }, deadline);
+    const auto request = ask([](std::uint64_t number) { return protocol::Look{number}; }, deadline);
     return request->queue;
   }
 
   void guard_semaphore(const std::string& name, Deadline deadline) override {
     const auto request = ask(
         [&](std::uint64_t number) {
-          return wire::GuardSemaphore{number, name};
+          return protocol::GuardSemaphore{number, name};
         },
         deadline);
     if (!request->status.ok()) throw Error(request->status);
@@ -165,7 +165,7 @@ class SocketConnection final : public Connection,
 
   void release_semaphore(const std::string& name) noexcept override {
     const std::lock_guard lock(mutex_);
-    send(wire::ReleaseSemaphore{name});
+    send(protocol::ReleaseSemaphore{name});
   }
 
   std::int64_t agent_pid() const noexcept override { return agent_pid_.load(); }
@@ -176,7 +176,7 @@ class SocketConnection final : public Connection,
     {
       const std::lock_guard lock(mutex_);
       if (closed_.exchange(true)) return;
-      send(wire::Bye{});
+      send(protocol::Bye{});
       drop_socket();
       orphans.swap(entries_);
       registrations_.clear();
@@ -246,9 +246,9 @@ class SocketConnection final : public Connection,
 
   void send_entry(std::uint64_t sequence, Submitted& entry) {
     if (socket_ == nullptr) return;
-    wire::Submit submit;
+    protocol::Submit submit;
     submit.sequence = sequence;
-    submit.command = encode(entry.command);
+    submit.command = protocol::Sealed<Command>(entry.command);
     submit.quiet = entry.quiet;
     if (!entry.deadline.is_never()) submit.time_left = entry.deadline.remaining().count();
     LoanOffer offered;
@@ -271,10 +271,10 @@ class SocketConnection final : public Connection,
     changed_.notify_all();
   }
 
-  void send(const wire::FromClient& message, std::vector<os::Fd> fds = {}) noexcept {
+  void send(const protocol::FromClient& message, std::vector<os::Fd> fds = {}) noexcept {
     if (socket_ == nullptr) return;
     try {
-      socket_->send({wire::encode(message), std::move(fds)});
+      socket_->send({protocol::encode(message), std::move(fds)});
       if (socket_->wants_write() || socket_->closed()) wake_.signal();
     } catch (const std::exception& error) {
       log::warn("agent {}: {}", options_.rank, error.what());
@@ -332,7 +332,7 @@ class SocketConnection final : public Connection,
                 const Error& why) {
     const auto answered = [&] { return entry->state != Submitted::State::submitted; };
     if (socket_ != nullptr) {
-      send(wire::Withdraw{entry->sequence});
+      send(protocol::Withdraw{entry->sequence});
       if (why.code() == Code::timeout) {
         try {
           await(lock, Deadline::after(withdraw_time), answered);
@@ -378,7 +378,7 @@ class SocketConnection final : public Connection,
 
   void cancel(const Submitted& entry, const Status& reason) {
     const std::lock_guard lock(mutex_);
-    if (entries_.contains(entry.sequence)) send(wire::Cancel{entry.sequence, reason});
+    if (entries_.contains(entry.sequence)) send(protocol::Cancel{entry.sequence, reason});
   }
 
   bool listen(const PendingCommand& pending, const Submitted& entry, Deadline deadline) {
@@ -444,7 +444,7 @@ class SocketConnection final : public Connection,
     try {
       socket_->flush();
       while (std::optional<Frame> frame = socket_->receive()) {
-        handle(wire::decode_from_agent(frame->bytes), over);
+        handle(protocol::decode_from_agent(frame->bytes), over);
       }
     } catch (const std::exception& error) {
       log::warn("agent {} is left: {}", options_.rank, error.what());
@@ -459,33 +459,33 @@ class SocketConnection final : public Connection,
     lock.lock();
   }
 
-  void handle(const wire::FromAgent& message, Over& over) {
+  void handle(protocol::FromAgent message, Over& over) {
     std::visit(
         Overloaded{
-            [&](const wire::Accepted& accepted) { take(accepted); },
-            [&](const wire::Refused& refused) { take(refused, over); },
-            [&](const wire::Done& done) { take(done, over); },
-            [&](const wire::Progress& progress) { take(progress); },
-            [&](const wire::Looked& looked) { answer(looked.request, looked.state, {}); },
-            [&](const wire::Guarded& guarded) { answer(guarded.request, {}, guarded.status); },
-            [](const OneOf<wire::Welcome, wire::Rejected> auto&) {
+            [&](const protocol::Accepted& accepted) { take(accepted); },
+            [&](const protocol::Refused& refused) { take(refused, over); },
+            [&](protocol::Done& done) { take(done, over); },
+            [&](const protocol::Progress& progress) { take(progress); },
+            [&](const protocol::Looked& looked) { answer(looked.request, looked.state, {}); },
+            [&](const protocol::Guarded& guarded) { answer(guarded.request, {}, guarded.status); },
+            [](const OneOf<protocol::Welcome, protocol::Rejected> auto&) {
               throw Error(Code::failed, "it greets twice");
             },
         },
         message);
   }
 
-  void take(const wire::Accepted& accepted) {
+  void take(const protocol::Accepted& accepted) {
     const auto found = entries_.find(accepted.sequence);
     if (found == entries_.end()) return;
     found->second->state = Submitted::State::accepted;
     if (found->second->abandoned) {
-      send(wire::Cancel{accepted.sequence, {Code::cancelled, "its caller has given up"}});
+      send(protocol::Cancel{accepted.sequence, {Code::cancelled, "its caller has given up"}});
     }
     changed_.notify_all();
   }
 
-  void take(const wire::Refused& refused, Over& over) {
+  void take(const protocol::Refused& refused, Over& over) {
     const auto found = entries_.find(refused.sequence);
     if (found == entries_.end()) return;
     const std::shared_ptr<Submitted> entry = found->second;
@@ -493,17 +493,16 @@ class SocketConnection final : public Connection,
     over.emplace_back(entry->pending, Outcome{.status = refused.reason});
   }
 
-  void take(const wire::Done& done, Over& over) {
+  void take(protocol::Done& done, Over& over) {
     const auto found = entries_.find(done.sequence);
     if (found == entries_.end()) return;
-    Outcome outcome = decode_outcome(done.outcome);
     found->second->state = Submitted::State::accepted;
-    remember(*found->second, outcome);
-    over.emplace_back(found->second->pending, std::move(outcome));
+    remember(*found->second, done.outcome);
+    over.emplace_back(found->second->pending, std::move(done.outcome));
     entries_.erase(found);
   }
 
-  void take(const wire::Progress& progress) {
+  void take(const protocol::Progress& progress) {
     const auto found = entries_.find(progress.sequence);
     if (found != entries_.end()) found->second->pending->progress(progress.done, progress.total);
   }
@@ -570,7 +569,7 @@ class SocketConnection final : public Connection,
     {
       const std::lock_guard lock(mutex_);
       if (closed_) return;
-      const wire::Welcome welcome = agent.welcome;
+      const protocol::Welcome welcome = agent.welcome;
       log::info("agent {} is back as process {}", options_.rank, welcome.pid);
       // In one go: what another thread submits meanwhile would be sent twice.
       adopt(std::move(agent));

@@ -30,16 +30,16 @@ Greeted try_to_greet(const SocketConnectionOptions& options, std::uint64_t sessi
     throw Rejection(fmt::format("{} belongs to user {}, not to us (user {}); give another path",
                                 path, peer.uid, ::geteuid()));
   }
-  socket->send({wire::encode(wire::Hello{wire::protocol_version, options.space, options.rank,
-                                         session, ::getpid()}),
+  socket->send({protocol::encode(protocol::Hello{protocol::version, options.space, options.rank,
+                                                 session, ::getpid()}),
                 {}});
   while (true) {
     if (std::optional<Frame> frame = socket->receive()) {
-      const wire::FromAgent answer = wire::decode_from_agent(frame->bytes);
-      if (const auto* rejected = std::get_if<wire::Rejected>(&answer)) {
+      const protocol::FromAgent answer = protocol::decode_from_agent(frame->bytes);
+      if (const auto* rejected = std::get_if<protocol::Rejected>(&answer)) {
         throw Rejection(path + ": " + rejected->reason.message);
       }
-      const auto* welcome = std::get_if<wire::Welcome>(&answer);
+      const auto* welcome = std::get_if<protocol::Welcome>(&answer);
       if (welcome == nullptr) throw Error(Code::failed, path + " is not served by an agent");
       return {std::move(socket), *welcome};
     }

@@ -15,7 +15,7 @@ namespace tensorbus::bus {
 
 struct Greeted {
   std::unique_ptr<FrameSocket> socket;
-  wire::Welcome welcome;
+  protocol::Welcome welcome;
 };
 
 // Tries again until the deadline; `wake` ends a wait, `closed` everything. An agent that is not

@@ -8,15 +8,17 @@
 #include <variant>
 
 #include "bus/channel/channel.h"
+#include "bus/channel/command_fields.h"
 
-namespace tensorbus::bus::wire {
+namespace tensorbus::bus::protocol {
 
 // Changes with every change of these messages.
-inline constexpr std::uint64_t protocol_version = 2;
+inline constexpr std::uint64_t version = 3;
 
-// From the client. The first message is Hello, and the answer to it comes before anything else.
+// From the client. The first message is Hello, and the answer to it comes before anything else. Of
+// one of another version only the version is read.
 struct Hello {
-  std::uint64_t version = protocol_version;
+  std::uint64_t version = protocol::version;
   std::string space;
   Rank rank = 0;
   std::uint64_t session = 0;
@@ -26,7 +28,7 @@ struct Hello {
 // The descriptors of the loan come with it.
 struct Submit {
   std::uint64_t sequence = 0;
-  std::string command;
+  wire::Sealed<Command> command;          // written once, and journaled as it came
   std::optional<std::int64_t> time_left;  // nanoseconds; nothing: for ever
   std::optional<std::string> loan;
   bool quiet = false;  // its acceptance is not told: the outcome is waited for
@@ -82,7 +84,7 @@ struct Refused {
 };
 struct Done {
   std::uint64_t sequence = 0;
-  std::string outcome;
+  Outcome outcome;
   friend bool operator==(const Done&, const Done&) = default;
 };
 struct Progress {
@@ -104,10 +106,10 @@ struct Guarded {
 using FromAgent =
     std::variant<Welcome, Rejected, Accepted, Refused, Done, Progress, Looked, Guarded>;
 
-// MessagePack. Decoding checks everything and throws Error(invalid_argument).
+// Decoding checks everything and throws Error(invalid_argument).
 std::string encode(const FromClient& message);
 std::string encode(const FromAgent& message);
 FromClient decode_from_client(std::string_view bytes);
 FromAgent decode_from_agent(std::string_view bytes);
 
-}  // namespace tensorbus::bus::wire
+}  // namespace tensorbus::bus::protocol

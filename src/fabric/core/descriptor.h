@@ -8,6 +8,7 @@
 
 #include "fabric/core/identity.h"
 #include "fabric/core/region.h"
+#include "wire/field.h"
 
 namespace tensorbus::fabric {
 
@@ -19,6 +20,12 @@ struct Way {
 
   friend bool operator==(const Way&, const Way&) = default;
 };
+template <typename Archive>
+void fields(Archive& a, Way& way) {
+  a("kind", way.kind);
+  a.bytes("where", way.where);
+  a("region", way.region);
+}
 
 // Whoever holds the secret may read: a capability, unless it is empty and readers know the secret
 // from elsewhere.
@@ -32,10 +39,24 @@ struct Descriptor {
 
   friend bool operator==(const Descriptor&, const Descriptor&) = default;
 };
+constexpr wire::Title title_of(const Descriptor*) { return {"descriptor", 2}; }
+template <typename Archive>
+void fields(Archive& a, Descriptor& descriptor) {
+  a("owner", descriptor.owner);
+  a.list("ways", descriptor.ways, 8);
+  a.require(!descriptor.ways.empty(), "there is no way to read");
+  a("ticket", descriptor.ticket);
+  a.bytes("secret", descriptor.secret);
+  a("frozen", descriptor.frozen);
+  a("forms", descriptor.forms);
+  a.check([&] {
+    for (const TensorForm& form : descriptor.forms) extent_of(form);
+  });
+}
 
 std::vector<Address> addresses(const Descriptor& descriptor);
 
-// MessagePack with a version. Decoding throws Error(invalid_argument) that says what is wrong.
+// With a version. Decoding throws Error(invalid_argument) that says what is wrong.
 std::string encode(const Descriptor& descriptor);
 Descriptor decode_descriptor(std::string_view bytes);
 

@@ -5,6 +5,7 @@
 #include <cstdint>
 #include <string>
 #include <string_view>
+#include <vector>
 
 #include "base/secret.h"
 
@@ -34,8 +35,11 @@ struct Address {
   friend bool operator==(const Address&, const Address&) = default;
 };
 
-// MessagePack with a version. Decoding throws Error(invalid_argument) that says what is wrong.
+// With a version. Decoding throws Error(invalid_argument) that says what is wrong.
 std::string encode(const Address& address);
 Address decode_address(std::string_view bytes);
+// Several in one, inside of a value that has a version.
+std::string encode(const std::vector<Address>& addresses);
+std::vector<Address> decode_addresses(std::string_view bytes);
 
 }  // namespace tensorbus::fabric

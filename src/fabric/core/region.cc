@@ -1,18 +1,19 @@
 #include "fabric/core/region.h"
 
 #include <algorithm>
-#include <nlohmann/json.hpp>
 
 #include "tensor/checked.h"
+#include "tensor/fields.h"
 #include "tensorbus/status.h"
+#include "wire/message.h"
 
 namespace tensorbus::fabric {
 namespace {
 
 using tensorbus::to_string;
-using Json = nlohmann::json;
 
-constexpr std::size_t most_dims = 64;
+constexpr std::size_t most_dims = wire::most_numbers;
+constexpr wire::Title forms_title{"region's list of tensors"};
 
 [[noreturn]] void refuse(const std::string& message) {
   throw Error(Code::invalid_argument, message);
@@ -48,16 +49,6 @@ void check_spans(const plan::Part& part, const Shape& shape, std::int64_t plan::
   }
 }
 
-Shape integers_of(const Json& json) {
-  if (!json.is_array() || json.size() > most_dims) refuse("a shape is not a list of numbers");
-  Shape values;
-  for (const Json& value : json) {
-    if (!value.is_number_integer()) refuse("a shape is not a list of numbers");
-    values.push_back(value.get<std::int64_t>());
-  }
-  return values;
-}
-
 }  // namespace
 
 TensorForm form_of(const TensorView& tensor) {
@@ -81,33 +72,12 @@ plan::Strides strides_of(std::span<const TensorView> tensors) {
   return strides;
 }
 
-std::string encode(const Forms& forms) {
-  Json list = Json::array();
-  for (const TensorForm& form : forms) {
-    list.push_back(Json::array({static_cast<unsigned>(form.dtype), form.shape, form.strides}));
-  }
-  std::string bytes;
-  Json::to_msgpack(list, bytes);
-  return bytes;
-}
+std::string encode(const Forms& forms) { return wire::write(forms, forms_title); }
 
-Forms decode_forms(std::string_view bytes) try {
-  const Json list = Json::from_msgpack(bytes.begin(), bytes.end());
-  if (!list.is_array()) refuse("a region's tensors are not a list");
-  Forms forms;
-  forms.reserve(list.size());
-  for (const Json& item : list) {
-    if (!item.is_array() || item.size() != 3 || !item[0].is_number_unsigned() ||
-        item[0].get<std::size_t>() >= all_dtypes().size()) {
-      refuse("a region's tensor is malformed");
-    }
-    forms.push_back(
-        {all_dtypes()[item[0].get<std::size_t>()], integers_of(item[1]), integers_of(item[2])});
-    extent_of(forms.back());
-  }
+Forms decode_forms(std::string_view bytes) {
+  Forms forms = wire::read<Forms>(bytes, forms_title);
+  for (const TensorForm& form : forms) extent_of(form);
   return forms;
-} catch (const Json::exception& error) {
-  refuse(std::string("a region's tensors are malformed: ") + error.what());
 }
 
 Extent extent_of(const TensorForm& form) {

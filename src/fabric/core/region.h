@@ -24,8 +24,7 @@ TensorForm form_of(const TensorView& view);
 plan::Strides strides_of(const Forms& forms);
 plan::Strides strides_of(std::span<const TensorView> tensors);
 
-// MessagePack: how an owner tells a peer. Decoding checks everything and throws
-// Error(invalid_argument).
+// How an owner tells a peer. Decoding checks everything and throws Error(invalid_argument).
 std::string encode(const Forms& forms);
 Forms decode_forms(std::string_view bytes);
 

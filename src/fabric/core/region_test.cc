@@ -6,7 +6,10 @@
 #include <random>
 
 #include "fabric/core/descriptor.h"
+#include "fabric/core/identity_fields.h"
+#include "tensor/fields.h"
 #include "tensor/test_refusal.h"
+#include "wire/testing/random.h"
 
 namespace tensorbus::fabric {
 namespace {
@@ -32,12 +35,23 @@ TEST(DescriptorTest, ComesBackAsItWas) {
   EXPECT_LT(encode(descriptor).size(), 200u);
 }
 
+TEST(DescriptorTest, AnyComesBackAndDamagedOnesAreRefused) {
+  wire::expect_codec<Descriptor>();
+  wire::expect_codec<Address>([](const Address& address) { return encode(address); },
+                              [](const std::string& bytes) { return decode_address(bytes); });
+  wire::expect_codec<std::vector<Address>>(
+      [](const std::vector<Address>& addresses) { return encode(addresses); },
+      [](const std::string& bytes) { return decode_addresses(bytes); });
+  wire::expect_codec<Forms>([](const Forms& forms) { return encode(forms); },
+                            [](const std::string& bytes) { return decode_forms(bytes); });
+}
+
 TEST(DescriptorTest, OtherThingsAreRefusedWithTheReason) {
   EXPECT_THAT(refusal([] { decode_descriptor(encode(some_address())); }),
               testing::HasSubstr("made by something else"));
   std::string newer = encode(some_descriptor());
-  newer[newer.find("tensorbus descriptor") + 20] = 2;
-  EXPECT_THAT(refusal([&] { decode_descriptor(newer); }), testing::HasSubstr("its version is 2"));
+  newer[newer.find("tensorbus descriptor") + 20] = 3;
+  EXPECT_THAT(refusal([&] { decode_descriptor(newer); }), testing::HasSubstr("its version is 3"));
   refusal([] { decode_descriptor(std::string(1 << 20, 'x')); });
 }
 

@@ -1,0 +1,137 @@
+// The fields of commands and outcomes, and of what they share with records.
+#pragma once
+
+#include "bus/channel/command.h"
+#include "tensor/fields.h"
+#include "wire/message.h"
+
+namespace tensorbus::bus {
+
+constexpr Direction last_of(Direction) { return Direction::recv; }
+constexpr Verify last_of(Verify) { return Verify::full; }
+constexpr ReaderOutcome last_of(ReaderOutcome) { return ReaderOutcome::lost; }
+
+constexpr wire::Title title_of(const Command*) { return {"command", 3}; }
+constexpr std::array<std::string_view, 6> kinds_of(const Command*) {
+  return {"init_pair",    "register_batch", "transfer",
+          "query_signal", "close_batch",    "query_versions"};
+}
+
+template <typename Archive>
+void required_name(Archive& a, const char* what, std::string& name) {
+  a(what, name);
+  a.require(!name.empty(), "a name is empty");
+}
+
+template <typename Archive>
+void fields(Archive& a, CommandId& id) {
+  a("session", id.session);
+  a("sequence", id.sequence);
+}
+
+template <typename Archive>
+void fields(Archive& a, SideLayout& layout) {
+  a("mesh", layout.mesh);
+  a.list("placements", layout.placements, wire::most_numbers);
+  a("coordinate", layout.coordinate);
+  a("mesh_id", layout.mesh_id);
+}
+
+template <typename Archive>
+void fields(Archive& a, Versioned& versioned) {
+  a("direction", versioned.direction);
+  a("last", versioned.last);
+}
+
+template <typename Archive>
+void fields(Archive& a, InitPair& init) {
+  required_name(a, "pair", init.pair);
+  required_name(a, "local", init.local);
+  required_name(a, "remote", init.remote);
+  a("world_size", init.world_size);
+  a("layout", init.layout);
+}
+
+template <typename Archive>
+void fields(Archive& a, BatchItem& item) {
+  required_name(a, "pair", item.pair);
+  a("name", item.name);
+  a("dtype", item.dtype);
+  a("shape", item.shape);
+  a.check([&] { element_count(item.shape); });
+  a("strides", item.strides);
+  a.require(item.strides.size() == item.shape.size(), "strides do not fit the shape");
+  a("global_shape", item.global_shape);
+  a("layout", item.layout);
+}
+
+// Tensors that have a layout of their own have a name, and the layout is there.
+template <typename Archive, typename Tensors>
+void check_layouts(Archive& a, const Tensors& tensors, std::size_t layouts) {
+  for (const auto& tensor : tensors) {
+    a.require(!tensor.layout || (*tensor.layout < layouts && !tensor.name.empty()),
+              "a tensor's own layout");
+  }
+}
+
+template <typename Archive>
+void fields(Archive& a, RegisterBatch& batch) {
+  required_name(a, "batch", batch.batch);
+  a("registration", batch.registration);
+  a("role", batch.role);
+  a("items", batch.items);
+  a("chunk_bytes", batch.chunk_bytes);
+  a("verify", batch.verify);
+  a("layouts", batch.layouts);
+  check_layouts(a, batch.items, batch.layouts.size());
+  a("versioned", batch.versioned);
+  a("pairs", batch.pairs);
+  for (const std::string& pair : batch.pairs) a.require(!pair.empty(), "a name is empty");
+  a.text("refused", batch.refused, wire::longest_reason);
+}
+
+template <typename Archive>
+void fields(Archive& a, Transfer& transfer) {
+  required_name(a, "batch", transfer.batch);
+  a("direction", transfer.direction);
+  a("role", transfer.role);
+  a("ticket", transfer.ticket);
+  a("version", transfer.version);
+  a.natural("min_readers", transfer.min_readers);
+}
+
+template <typename Archive>
+void fields(Archive& a, QuerySignal& query) {
+  required_name(a, "batch", query.batch);
+  a("wait", query.wait);
+  a("round", query.round);
+  a("role", query.role);
+}
+
+template <typename Archive>
+void fields(Archive& a, QueryVersions& query) {
+  required_name(a, "batch", query.batch);
+  a("role", query.role);
+}
+
+template <typename Archive>
+void fields(Archive& a, CloseBatch& close) {
+  required_name(a, "batch", close.batch);
+  a("registration", close.registration);
+}
+
+template <typename Archive>
+void fields(Archive& a, Outcome& outcome) {
+  a("status", outcome.status);
+  a("round", outcome.round);
+  a("readers", outcome.readers);
+  a.list("lost", outcome.lost, wire::most_items);
+  a("signal", outcome.signal);
+  a.list("bytes_by_path", outcome.bytes_by_path, 64);
+  a("version", outcome.version);
+  a("versions", outcome.versions);
+  a("stale", outcome.stale);
+  a("bytes", outcome.bytes);
+}
+
+}  // namespace tensorbus::bus

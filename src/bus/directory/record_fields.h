@@ -1,0 +1,104 @@
+// The fields of records.
+#pragma once
+
+#include <algorithm>
+
+#include "bus/channel/command_fields.h"
+#include "bus/directory/records.h"
+#include "fabric/core/identity_fields.h"
+
+namespace tensorbus::bus {
+
+template <typename Archive>
+void fields(Archive& a, End& end) {
+  a("pair", end.pair);
+  a("side", end.side);
+}
+
+inline constexpr std::size_t most_tensors = 4'000'000;
+inline constexpr std::uint8_t record_version = 3;
+constexpr wire::Title title_of(const AgentRecord*) { return {"agent record", record_version}; }
+constexpr wire::Title title_of(const PairMember*) { return {"pair record", record_version}; }
+constexpr wire::Title title_of(const BatchMember*) { return {"batch record", record_version}; }
+constexpr wire::Title title_of(const VersionRecord*) { return {"version record", record_version}; }
+constexpr wire::Title title_of(const Generation*) { return {"generation record", record_version}; }
+
+template <typename Archive>
+void fields(Archive& a, AgentRecord& record) {
+  a("incarnation", record.incarnation);
+  a("address", record.address);
+}
+
+template <typename Archive>
+void fields(Archive& a, PairMember& member) {
+  a("incarnation", member.incarnation);
+  a("attempt", member.attempt);
+  a.message("failed", member.failed, wire::longest_reason);
+  a("address", member.address);
+  a("world_size", member.world_size);
+  a("remote", member.remote);
+  a("layout", member.layout);
+}
+
+template <typename Archive>
+void fields(Archive& a, TensorRecord& tensor) {
+  a("end", tensor.end);
+  a("name", tensor.name);
+  a("dtype", tensor.dtype);
+  a("shape", tensor.shape);
+  a("global_shape", tensor.global_shape);
+  a("layout", tensor.layout);
+  a.check([&] {
+    element_count(tensor.shape);
+    if (tensor.global_shape) element_count(*tensor.global_shape);
+  });
+}
+
+template <typename Archive>
+void fields(Archive& a, BatchMember& member) {
+  a("incarnation", member.incarnation);
+  a("registration", member.registration);
+  a.message("failed", member.failed, wire::longest_reason);
+  a("refused", member.refused);
+  a("ends", member.ends);
+  a.require(!member.ends.empty() && std::ranges::is_sorted(member.ends), "ends");
+  a("remotes", member.remotes);
+  a.require(member.remotes.size() == member.ends.size(), "an end faces no side");
+  a.list("tensors", member.tensors, most_tensors);
+  for (const TensorRecord& tensor : member.tensors) {
+    a.require(tensor.end < member.ends.size(), "a tensor is of no end");
+  }
+  a("chunk_bytes", member.chunk_bytes);
+  a("verify", member.verify);
+  a("layouts", member.layouts);
+  check_layouts(a, member.tensors, member.layouts.size());
+  a("versioned", member.versioned);
+  a("unfit", member.unfit);
+}
+
+template <typename Archive>
+void fields(Archive& a, VersionRecord& record) {
+  a("registration", record.registration);
+  a("version", record.version);
+}
+
+template <typename Archive>
+void fields(Archive& a, Sender& sender) {
+  a("incarnation", sender.incarnation);
+  a("registration", sender.registration);
+}
+
+template <typename Archive>
+void fields(Archive& a, Generation& generation) {
+  a.natural("number", generation.number);
+  a("senders", generation.senders);
+  for (const auto& [rank, sender] : generation.senders)
+    a.require(rank >= 0, "there is no such rank");
+  a("ended", generation.ended);
+  a("left", generation.left);
+  a.message("why", generation.why, wire::longest_reason);
+  a.natural("after", generation.after);
+  a("version", generation.version);
+}
+
+}  // namespace tensorbus::bus
