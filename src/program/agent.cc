@@ -13,6 +13,7 @@
 
 #include "base/config.h"
 #include "base/log.h"
+#include "bus/files/dump.h"
 #include "bus/files/paths.h"
 #include "bus/host/daemon.h"
 #include "bus/host/halt.h"
@@ -34,6 +35,7 @@ struct AgentOptions {
   std::string bind;
   std::string ports;
   std::string halt_file;
+  std::string dump;
   int spawn = 1;
   double timeout = 60;
 };
@@ -162,6 +164,10 @@ int serve_several(const AgentOptions& options) {
 }
 
 int run_agents(AgentOptions options) {
+  if (!options.dump.empty()) {
+    std::cout << bus::dump_agent_file(options.dump);
+    return exit_ok;
+  }
   raise_descriptor_limit();
   if (options.store.empty()) options.store = config::variable("TENSORBUS_STORE").value_or("");
   if (options.space.empty()) {
@@ -181,10 +187,8 @@ void add_agent(CLI::App& app, Run& run) {
       "agent", "Serve the workers of one rank: take their commands and move their tensors");
   command->add_option("--store", options->store,
                       "Store where agents find each other (default: $TENSORBUS_STORE)");
-  command->add_option("--rank", options->rank, "Rank of this agent, the first with --spawn")
-      ->required();
-  command->add_option("--world-size", options->world_size, "How many agents there are in all")
-      ->required();
+  command->add_option("--rank", options->rank, "Rank of this agent, the first with --spawn");
+  command->add_option("--world-size", options->world_size, "How many agents there are in all");
   command->add_option(
       "--namespace", options->space,
       "Keeps jobs on one store apart (default: $TENSORBUS_NAMESPACE or \"default\")");
@@ -200,6 +204,9 @@ void add_agent(CLI::App& app, Run& run) {
   command->add_option("--ports", options->ports,
                       "Ports A-B that may be listened on there; some more than agents (default: "
                       "$TENSORBUS_PORTS; without: any)");
+  command->add_option("--dump", options->dump,
+                      "Print the command queue or state FILE of an agent, which may be running, as "
+                      "names and values, and do nothing else");
   // Not shown: for tests of failures.
   command->add_option("--halt-file", options->halt_file)->group("");
   command->add_option("--spawn", options->spawn, "Start this many agents, counting up from --rank")
@@ -213,8 +220,14 @@ void add_agent(CLI::App& app, Run& run) {
       "Examples:\n"
       "  tensorbus store &\n"
       "  tensorbus agent --store tensorbus://127.0.0.1:29500 --rank 0 --world-size 4 --spawn 2\n"
-      "  AGENT_RANK=0 python trainer.py   # tensorbus.bootstrap_client() finds it");
-  command->callback([options, &run] { run = [options] { return run_agents(*options); }; });
+      "  AGENT_RANK=0 python trainer.py   # tensorbus.bootstrap_client() finds it\n"
+      "  tensorbus agent --dump /tmp/agent_rank0_state.lmdb");
+  command->callback([options, command, &run] {
+    for (const char* name : {"--rank", "--world-size"}) {
+      if (options->dump.empty() && command->count(name) == 0) throw CLI::RequiredError(name);
+    }
+    run = [options] { return run_agents(*options); };
+  });
 }
 
 }  // namespace tensorbus::program

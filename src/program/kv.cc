@@ -5,8 +5,10 @@
 #include <iostream>
 #include <iterator>
 #include <memory>
+#include <optional>
 
 #include "base/config.h"
+#include "bus/directory/records.h"
 #include "program/commands.h"
 #include "tensorbus/store.h"
 
@@ -63,7 +65,21 @@ struct Arguments {
   std::size_t events = 0;
   bool has_value = false;
   bool current = false;
+  bool readable = false;
 };
+
+// Of what agents keep in the store: lines for people. Nothing for other values.
+std::optional<std::string> lines_of(const Arguments& arguments, const std::string& value) {
+  if (arguments.place.component != bus::component_of_records) return std::nullopt;
+  const auto key = bus::parse_key(arguments.key);
+  if (!key) return std::nullopt;
+  try {
+    return bus::print_record(*key, value);
+  } catch (const Error&) {
+    if (arguments.readable) throw;
+    return std::nullopt;
+  }
+}
 
 int get(const Arguments& arguments) {
   const Session session(arguments.place);
@@ -73,9 +89,11 @@ int get(const Arguments& arguments) {
     std::cerr << fmt::format("tensorbus: key \"{}\" is absent\n", arguments.key);
     return exit_absent;
   }
-  std::cout << *value;
-  // A person wants the prompt on a line of its own; a pipe wants the bytes.
-  if (::isatty(STDOUT_FILENO) != 0 && !value->ends_with('\n')) std::cout << '\n';
+  // A person wants to read it, with the prompt on a line of its own; a pipe wants the bytes.
+  const bool person = ::isatty(STDOUT_FILENO) != 0;
+  const auto lines = arguments.readable || person ? lines_of(arguments, *value) : std::nullopt;
+  std::cout << lines.value_or(*value);
+  if (person && !lines && !value->ends_with('\n')) std::cout << '\n';
   return exit_ok;
 }
 
@@ -158,7 +176,8 @@ void add_kv(CLI::App& app, Run& run) {
       "  tensorbus kv set rank/0 ready\n"
       "  tensorbus kv wait 'rank/*' --count 4 --value ready --timeout 60\n"
       "  tensorbus kv barrier start 4 --member 0\n"
-      "  tensorbus kv watch rank/ --current");
+      "  tensorbus kv watch rank/ --current\n"
+      "  tensorbus kv get agent/0 --component bus --readable   # what agent 0 says of itself");
 
   const auto command = [&](const char* name, const char* help, int (*action)(const Arguments&)) {
     auto arguments = std::make_shared<Arguments>();
@@ -181,6 +200,9 @@ void add_kv(CLI::App& app, Run& run) {
 
   auto [getting, get_arguments] = command("get", "Print a value; exit code 4 if absent", &get);
   getting->add_option("key", get_arguments->key, "Key")->required();
+  getting->add_flag("--readable", get_arguments->readable,
+                    "Print what agents keep there (--component bus) as names and values, as on a "
+                    "terminal; else a pipe gets the bytes");
 
   auto [setting, set_arguments] = command("set", "Set a value", &set);
   setting->add_option("key", set_arguments->key, "Key")->required();
