@@ -10,6 +10,7 @@
 
 #include "base/log.h"
 #include "base/secret.h"
+#include "bus/directory/records.h"
 #include "os/io/poll.h"
 
 namespace tensorbus::bus {

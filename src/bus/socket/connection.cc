@@ -248,7 +248,7 @@ class SocketConnection final : public Connection,
     if (socket_ == nullptr) return;
     protocol::Submit submit;
     submit.sequence = sequence;
-    submit.command = protocol::Sealed<Command>(entry.command);
+    submit.command = wire::Sealed<Command>(entry.command);
     submit.quiet = entry.quiet;
     if (!entry.deadline.is_never()) submit.time_left = entry.deadline.remaining().count();
     LoanOffer offered;

@@ -127,12 +127,12 @@ std::vector<Kind> available_kinds() {
                           shm_kind("shm_lent", Memory::private_, true, true),
                           shm_kind("shm_mixed_lent", Memory::both, true, true),
                           shm_kind("shm_mixed_packed_lent", Memory::both, false, true),
-                          station_kind("station_alone", false, "")};
+                          station_kind("shm_station_alone", false, "")};
   if (has_ucx()) {
     kinds.push_back(ucx_kind());
     kinds.push_back(lent(ucx_kind()));
-    kinds.push_back(station_kind("station_shm", true, ""));
-    kinds.push_back(station_kind("station_ucx", true, "not wanted here"));
+    kinds.push_back(station_kind("shm_station", true, ""));
+    kinds.push_back(station_kind("ucx_station", true, "not wanted here"));
     if (TwoHosts::unavailable().empty()) kinds.push_back(ucx_hosts_kind());
   }
   return kinds;

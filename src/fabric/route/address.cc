@@ -23,7 +23,8 @@ std::vector<Address> unpack_addresses(const Address& routed) try {
 
 Address joined(std::span<const Address> addresses) {
   if (addresses.size() == 1) return addresses.front();
-  return {addresses.front().identity, kind_name, encode(addresses)};
+  return {addresses.front().identity, kind_name,
+          encode(std::vector(addresses.begin(), addresses.end()))};
 }
 
 std::vector<Address> parts_of(const Address& address) {
