@@ -18,6 +18,7 @@
 #include "fabric/conformance/party.h"
 #include "fabric/core/descriptor.h"
 #include "fabric/core/pool.h"
+#include "fabric/route/station.h"
 #include "fabric/shm/fabric.h"
 #include "fabric/shm/handshake.h"
 #include "os/io/poll.h"
@@ -145,7 +146,8 @@ class Owner {
 class Reader {
  public:
   explicit Reader(Memory memory = Memory::pooled)
-      : party(make_shm_fabric({"the reader", "own", nullptr, memory != Memory::packed})) {}
+      : Reader(make_shm_fabric({"the reader", "own", nullptr, memory != Memory::packed})) {}
+  explicit Reader(std::unique_ptr<Fabric> fabric) : party(std::move(fabric)) {}
 
   template <typename Condition>
   bool until(Condition holds, Duration patience = seconds(30)) {
@@ -397,7 +399,9 @@ TEST(ShmFaultTest, MemoryThatWasUnmappedIsAnError) {
 
 TEST(ShmFaultTest, AForkedChildCannotUseItAndDoesNoHarm) {
   const Owner owner({});
-  auto reader = std::make_unique<Reader>();
+  // The station knows of forks, for all its transports.
+  auto reader = std::make_unique<Reader>(
+      std::make_unique<Station>(StationOptions{"the reader", "own", nullptr}));
   const auto peer = reader->connect(owner.descriptor());
   const Source source = reader->attach(peer, owner.descriptor());
   EXPECT_TRUE(os::holds_in_child([&] {
