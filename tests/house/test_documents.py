@@ -6,7 +6,8 @@ import subprocess
 import sys
 from pathlib import Path
 
-DOCS = Path(__file__).resolve().parents[2] / "docs"
+ROOT = Path(__file__).resolve().parents[2]
+DOCS = ROOT / "docs"
 SCRIPTS = Path(sys.executable).parent
 
 
@@ -52,3 +53,21 @@ def test_the_quickstart_of_the_bus_runs(tmp_path: Path):
     assert "rank 2 has [0.0, 1.0, 2.0] in its first row" in done.stdout, done.stderr
     assert "rank 3 has [3.0, 4.0, 5.0] in its first row" in done.stdout, done.stderr
     assert "Traceback" not in done.stderr, done.stderr
+
+
+def test_what_the_walk_of_a_tensor_names_exists():
+    named = set(re.findall(r"`(\w+)::(\w+)`", (DOCS / "walk.md").read_text())) - {
+        ("Class", "function")
+    }
+    assert len(named) > 10
+    sources = [path.read_text() for path in (ROOT / "src").rglob("*.[ch]*")]
+    gone = [
+        f"{owner}::{function}"
+        for owner, function in sorted(named)
+        if not any(
+            re.search(rf"\b{owner}::{function}\(", text)
+            or (f"class {owner} " in text and re.search(rf"\b{function}\(", text))
+            for text in sources
+        )
+    ]
+    assert gone == []
