@@ -48,6 +48,8 @@ TEST_P(FabricTest, DisconnectEndsWhatRunsAndTellsBoth) {
   EXPECT_EQ(owner_.losses.front().peer, accepted_);
   EXPECT_NE(owner_.losses.front().reason.message.find("reader"), std::string::npos);
   reader_->disconnect(*peer);
+  poll();
+  reader_->disconnect(*peer);
   EXPECT_THROW(reader_->send(*peer, {}), Error);
   EXPECT_THROW(reader_->read(whole(source, {target}), next_id(), never), Error);
   // And a new connection works.

@@ -198,6 +198,13 @@ TimePoint Station::wake_at() const noexcept {
   return earliest;
 }
 
+void Station::disconnect(Peer& peer) {
+  check_not_forked();
+  const auto found = routes_.find(&peer);
+  // A peer that was lost already has no route any more.
+  if (found != routes_.end()) parts_[found->second]->disconnect(peer);
+}
+
 std::size_t Station::index_of(const Peer& peer) const {
   check_not_forked();
   const auto found = routes_.find(&peer);

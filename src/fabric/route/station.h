@@ -61,7 +61,7 @@ class Station final : public Fabric {
   const Address& address() const noexcept override { return address_; }
   std::shared_ptr<Peer> connect(const Address& remote, const std::string& secret,
                                 Deadline deadline) override;
-  void disconnect(Peer& peer) override { part_of(peer).disconnect(peer); }
+  void disconnect(Peer& peer) override;
   void admit(const std::string& who, const std::optional<Address>& address) override;
   void send(Peer& peer, std::span<const std::byte> message) override {
     part_of(peer).send(peer, message);
