@@ -22,12 +22,19 @@ if(TENSORBUS_SANITIZE)
   endif()
 endif()
 
-# Several sources at a time: most of a file's time goes into headers that its neighbours read, too.
+# A room at a time: most of a file's time goes into headers that its neighbours read, too. By room and not
+# by number, so that a new file never meets strangers.
 function(tensorbus_unite target)
-  if(TENSORBUS_UNITY)
+  if(TENSORBUS_UNITE)
     # Relocatable: without paths of this machine, so that the cache serves other clones.
     set_target_properties(${target} PROPERTIES
-      UNITY_BUILD ON UNITY_BUILD_BATCH_SIZE 8 UNITY_BUILD_RELOCATABLE ON)
+      UNITY_BUILD ON UNITY_BUILD_MODE GROUP UNITY_BUILD_RELOCATABLE ON)
+    get_target_property(sources ${target} SOURCES)
+    foreach(source IN LISTS sources)
+      cmake_path(GET source PARENT_PATH room)
+      cmake_path(GET room FILENAME room)
+      set_source_files_properties(${source} PROPERTIES UNITY_GROUP ${room})
+    endforeach()
     # A class of a source file looks like one of a header then.
     target_compile_options(${target} PRIVATE $<$<CXX_COMPILER_ID:GNU>:-Wno-subobject-linkage>)
   endif()
