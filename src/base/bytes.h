@@ -17,7 +17,7 @@ static_assert(std::endian::native == std::endian::little, "the wire format is li
 template <typename T>
 concept Integer = std::is_integral_v<T> && !std::is_same_v<T, bool>;
 
-// Appends to a string that it owns.
+// Appends to a string of its own.
 class Encoder {
  public:
   template <Integer T>

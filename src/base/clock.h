@@ -1,4 +1,5 @@
-// The only place that reads a clock. What needs time is given a Clock, so that it can be simulated.
+// The only place that reads a clock. What needs time is given a Clock, so that time can be
+// simulated.
 #pragma once
 
 #include <cstdint>

@@ -32,6 +32,8 @@ constexpr std::array all_settings = {
             "store URL for the command line without --store, and for embedded()"},
     Setting{"TENSORBUS_TOKEN", "", "shared secret that store clients prove and servers ask for",
             true},
+    Setting{"TENSORBUS_UCX", "",
+            "UCX for other hosts: its folder or its libucp; empty: UCX_ROOT, or what is found"},
 };
 
 }  // namespace

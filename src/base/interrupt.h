@@ -5,12 +5,12 @@
 
 namespace tensorbus {
 
-// Returns true when the calling thread should give up. The Python bindings install one that asks
-// the interpreter; without one nothing is ever interrupted.
+// Returns true when the calling thread should give up. The Python bindings install a check that
+// asks the interpreter; without a check nothing is ever interrupted.
 using InterruptCheck = bool (*)();
 void set_interrupt_check(InterruptCheck check) noexcept;
 
-// Throws Error(interrupted). Every blocking loop calls it when it wakes.
+// Throws Error(interrupted). Every blocking loop asks when it wakes.
 void throw_if_interrupted();
 
 // How long one sleep may last before the check is asked again: a signal can arrive at another

@@ -8,11 +8,11 @@
 #include <cstdint>
 #include <ctime>
 #include <memory>
-#include <mutex>
 #include <string>
 #include <utility>
 
 #include "base/clock.h"
+#include "base/mutex.h"
 #include "tensorbus/status.h"
 
 namespace tensorbus::log {
@@ -22,8 +22,8 @@ constexpr std::array<std::string_view, 5> level_names = {"trace", "debug", "info
 
 struct Log {
   std::atomic<Level> level = Level::info;
-  std::mutex one_at_a_time;  // held while the sink is called
-  Sink sink;
+  Mutex one_at_a_time;  // held while the sink is called
+  Sink sink GUARDED_BY(one_at_a_time);
 };
 
 // Never destroyed: threads may log until the very end of the process.
@@ -53,7 +53,7 @@ void write_to_stderr(std::string_view line) {
 }  // namespace
 
 void set_sink(Sink sink) {
-  const std::lock_guard lock(the_log().one_at_a_time);
+  const Lock lock(the_log().one_at_a_time);
   the_log().sink = std::move(sink);
 }
 
@@ -83,7 +83,7 @@ bool enabled(Level level) noexcept {
 }
 
 void write(Level level, std::string_view message) {
-  const std::lock_guard lock(the_log().one_at_a_time);
+  const Lock lock(the_log().one_at_a_time);
   if (the_log().sink) the_log().sink(level, message);
 }
 

@@ -3,8 +3,11 @@
 
 #include <fmt/format.h>
 
+#include <chrono>
+#include <optional>
 #include <string_view>
 
+#include "tensorbus/deadline.h"
 #include "tensorbus/log.h"
 
 namespace tensorbus::log {
@@ -39,5 +42,21 @@ template <typename... Args>
 void error(fmt::format_string<Args...> format, Args&&... args) {
   at(Level::error, format, std::forward<Args>(args)...);
 }
+
+// Of many warnings that say the same, lets through the first and then one in a while.
+class Seldom {
+ public:
+  explicit Seldom(Duration interval = std::chrono::minutes(1)) : interval_(interval) {}
+
+  bool due(TimePoint now) noexcept {
+    if (last_ && now - *last_ < interval_) return false;
+    last_ = now;
+    return true;
+  }
+
+ private:
+  Duration interval_;
+  std::optional<TimePoint> last_;
+};
 
 }  // namespace tensorbus::log

@@ -7,7 +7,6 @@
 #include <vector>
 
 #include "base/config.h"
-#include "base/seldom.h"
 #include "tensorbus/status.h"
 
 namespace tensorbus {
@@ -67,7 +66,7 @@ TEST(Config, HasFewerThanTwentySettings) { EXPECT_LT(config::settings().size(), 
 
 TEST(SeldomTest, TheFirstIsToldAndThenOneInAWhile) {
   using namespace std::chrono_literals;
-  Seldom seldom(10s);
+  log::Seldom seldom(10s);
   EXPECT_TRUE(seldom.due(TimePoint(1s)));
   EXPECT_FALSE(seldom.due(TimePoint(1s)));
   EXPECT_FALSE(seldom.due(TimePoint(10s)));

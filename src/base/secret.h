@@ -9,10 +9,10 @@
 
 namespace tensorbus {
 
-// Random: names a session, a process or a challenge. Nobody guesses it and none comes twice.
+// Random: names a session, a process or a challenge. Nobody guesses an id, and none comes twice.
 using Id16 = std::array<char, 16>;
 Id16 random_id();
-// For incarnations, serials and registrations: as hard to guess, and never 0.
+// For incarnations, serials and registrations: as hard to guess as an id, and never 0.
 std::uint64_t random_number();
 std::string_view view(const Id16& id) noexcept;
 std::string to_hex(std::string_view bytes);
@@ -23,7 +23,7 @@ inline constexpr std::size_t proof_size = 32;
 // proves, so that a proof fits one connection and cannot be sent back.
 std::string proof_of(std::string_view secret, std::string_view text);
 
-// In a time that does not tell how much of it is right.
+// Takes a time that does not tell how much of a proof is right.
 bool proofs_equal(std::string_view a, std::string_view b) noexcept;
 
 }  // namespace tensorbus

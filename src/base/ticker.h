@@ -11,22 +11,22 @@
 namespace tensorbus {
 
 // Counts cycles where the steady clock itself stands on the processor's counter: then all
-// processors, and all processes of a host, read the same. Elsewhere it is that clock.
+// processors, and all processes of a host, read the same. Elsewhere a ticker is the steady clock.
 class Ticker {
  public:
   Ticker();
 
   std::int64_t now() const noexcept { return cycles_ ? cycles() : steady(); }
-  // The same, and not before what the thread has read up to here has come: after a message of
-  // another process it is later than what that one stamped it with.
+  // now(), but not before all that the thread has read up to here has come: after a message of
+  // another process this stamp is later than the one in the message.
   std::int64_t now_after_reading() const noexcept {
 #ifdef __x86_64__
     if (cycles_) _mm_lfence();
 #endif
     return now();
   }
-  // Nanoseconds of the steady clock, to some tens. Stamps that are compared are turned together;
-  // those of other processes of the host too.
+  // Nanoseconds of the steady clock, to some tens. Stamps that are compared are turned together,
+  // also stamps of other processes of the host.
   void to_nanoseconds(std::span<std::int64_t> stamps) const noexcept;
 
  private:

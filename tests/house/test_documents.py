@@ -28,6 +28,13 @@ def test_the_plans_of_python_are_made(tmp_path: Path):
     assert (done.returncode, done.stderr) == (0, "")
 
 
+def test_the_examples_of_weights_run(tmp_path: Path):
+    script = tmp_path / "weights.py"
+    script.write_text("\n".join(blocks((DOCS / "weights.md").read_text(), "python")))
+    done = subprocess.run([sys.executable, script], capture_output=True, text=True, timeout=60)
+    assert (done.returncode, done.stderr) == (0, "")
+
+
 def test_the_quickstart_of_the_bus_runs(tmp_path: Path):
     text = (DOCS / "bus.md").read_text()
     quickstart = text[text.index("## Quickstart") : text.index("## State dicts")]

@@ -42,6 +42,7 @@ def test_this_tree_keeps_the_table():
         ("src/bus/round/x.cc", '#include "fabric/memory/fabric.h"\n', '"fabric/memory"'),
         ("src/plan/x.cc", '#include "copy/cast.h"\n', 'may not use "copy"'),
         ("src/tensor/x.h", '#include "tensorbus/store.h"\n', 'may not use "store"'),
+        ("src/bus/client/x.h", "std::mutex mutex_;\n", "a mutex that clang does not know"),
         ("src/store/engine/x.cc", "auto t = std::chrono::steady_clock::now();\n", "reads a clock"),
         ("src/os/io/x.cc", 'auto v = std::getenv("X");\n', "reads the environment"),
         ("src/store/server/x.cc", '#include "base/interrupt.h"\n', "asks for Ctrl-C"),

@@ -48,17 +48,17 @@ Mapping map(const Fd& file, std::size_t size, bool writable, bool populate);
 void populate(const Mapping& mapping, std::size_t begin, std::size_t end) noexcept;
 
 // A part of a file, from a page on. Writable even if the file is not: a page that is written is
-// copied first, and nobody else sees it. Nothing is read before it is touched.
+// copied first, and nobody else sees the copy. No page is read before it is touched.
 Mapping map_privately(const Fd& file, std::size_t offset, std::size_t size);
 
 // Anonymous memory of fixed size behind a descriptor: every page is there (a full machine is an
-// Error(failed) here and never a SIGBUS or an out-of-memory kill later), it cannot shrink or grow,
-// and nobody can change that. memfd, not shm_open: a killed process cannot unlink a name, so every
-// crash would leave a segment behind.
+// Error(failed) here and never a SIGBUS or an out-of-memory kill later), the memory cannot shrink
+// or grow, and nobody can change that. memfd, not shm_open: a killed process cannot unlink a name,
+// so every crash would leave a segment behind.
 Fd sealed_memfd(const std::string& name, std::size_t size);
 
 // What can still be had without the kernel having to kill somebody: of the machine and of this
-// process' control groups. A hint: others take from it too.
+// process' control groups. A hint: other processes take memory, too.
 std::size_t available_memory();
 // Of control groups alone, both versions: `membership` is what /proc/self/cgroup says, `root` where
 // groups are mounted. SIZE_MAX without a limit.
@@ -67,8 +67,8 @@ std::size_t available_in_groups(std::istream& membership, const std::string& roo
 // The same file, for those who may only read: cannot be mapped writable.
 Fd reopen_read_only(const Fd& file);
 
-// The size of a memfd from elsewhere. Error(denied) unless it is sealed as ours are: whoever maps
-// another one can be killed by its owner.
+// The size of a memfd from elsewhere. Error(denied) unless the memfd is sealed as ours are: the
+// owner of any other can kill a process that maps it.
 std::size_t checked_memfd_size(const Fd& file);
 
 std::size_t page_size() noexcept;

@@ -29,8 +29,8 @@ class EventFd {
   Fd fd_;
 };
 
-// Writing to one from elsewhere cannot block for long or raise a signal; to anything else it could.
-// Makes it non-blocking.
+// Whether a descriptor from elsewhere is an eventfd: writing to one cannot block for long or raise
+// a signal, writing to anything else could. Makes the eventfd non-blocking.
 bool is_eventfd(const Fd& fd);
 
 }  // namespace tensorbus::os

@@ -11,8 +11,8 @@ namespace tensorbus::os {
 
 class NamedSemaphore {
  public:
-  // A new one at 0, mode 0600; Error(failed) if the name is taken. Dropping it closes it and leaves
-  // the name.
+  // A new semaphore at 0, mode 0600; Error(failed) if the name is taken. Dropping the object closes
+  // the semaphore and leaves the name.
   explicit NamedSemaphore(const std::string& name);
   ~NamedSemaphore();
   NamedSemaphore(const NamedSemaphore&) = delete;
@@ -29,7 +29,7 @@ class NamedSemaphore {
   sem_t* semaphore_;
 };
 
-// Whether there was one.
+// Whether there was a semaphore of this name.
 bool unlink_semaphore(const std::string& name) noexcept;
 
 }  // namespace tensorbus::os

@@ -8,7 +8,7 @@
 namespace tensorbus::os {
 
 // Whether accept() failed for a lack of descriptors or memory. The listener stays ready then, and
-// those that want in wait in its backlog.
+// clients wait in its backlog.
 bool is_shortage(int error_number) noexcept;
 
 // For who accepts: do not ask again before until(), and stop watching the listener for so long. The

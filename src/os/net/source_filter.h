@@ -17,9 +17,9 @@ enum class Admitted {
   everybody,  // this kernel takes no filter
 };
 
-// From now on, and in place of whom it admitted before. Connections that stand are not touched:
-// each keeps the filter that it was accepted under. Whoever calls while it is not admitted, and is
-// later, gets through with its next attempt, after a second.
+// From now on, and in place of the hosts that the socket admitted before. Connections that stand
+// are not touched: each keeps the filter that it was accepted under. A host that calls before it is
+// admitted gets through with its next attempt, after a second.
 Admitted admit_only(int listening_socket, const std::set<IpAddress>& sources);
 
 // A program for the kernel, of addresses whose first bits count. For tests.

@@ -24,7 +24,7 @@ struct ListeningSocket {
   std::uint16_t port = 0;
 };
 std::vector<ListeningSocket> listening_sockets();
-// The same, as host_port() writes it.
+// That place, as host_port() writes it.
 std::vector<std::string> listening_addresses();
 
 // The address of ours that packets to this one carry. Sends nothing.
@@ -37,7 +37,7 @@ std::string address_of_device(const std::string& device);
 void tune_stream(const Fd& socket);
 
 // A connected, non-blocking socket, tuned. Tries each address of the name once and
-// throws Error(unreachable) saying why each failed. Signalling `abort` ends it with
+// throws Error(unreachable) saying why each failed. Signalling `abort` ends the call with
 // Error(cancelled).
 Fd connect_tcp(const std::string& host, std::uint16_t port, Deadline deadline,
                const EventFd* abort = nullptr);

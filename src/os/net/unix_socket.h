@@ -25,8 +25,8 @@ Fd accept_unix(const Fd& listener, Shortage& shortage, TimePoint now);
 // Does not wait: nothing if the listener's backlog is full, Error(unreachable) if nobody listens.
 Fd connect_unix(const std::string& name);
 
-// The same at a path of any length. The file has mode 0600; one of our own that is there already is
-// replaced, anything else is an error.
+// Listens at a path of any length. The file has mode 0600; a socket of this user that is there
+// already is replaced, anything else is an error.
 Fd listen_unix_path(const std::string& path);
 Fd connect_unix_path(const std::string& path);
 

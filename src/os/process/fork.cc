@@ -6,10 +6,10 @@
 
 #include <algorithm>
 #include <atomic>
-#include <mutex>
 #include <string>
 #include <vector>
 
+#include "base/mutex.h"
 #include "os/process/watched.h"
 #include "tensorbus/status.h"
 
@@ -20,19 +20,21 @@ std::atomic<unsigned> generation{0};
 
 // Never destroyed: forks happen until the very end.
 struct Closed {
-  std::mutex mutex;
-  std::vector<int> fds;
-  std::vector<int> sets;  // epoll sets whose sockets are closed
+  Mutex mutex;
+  std::vector<int> fds GUARDED_BY(mutex);
+  std::vector<int> sets GUARDED_BY(mutex);  // epoll sets whose sockets are closed
 };
 Closed& closed() {
   static Closed& all = *new Closed;
   return all;
 }
 
-// The lock is held across the fork, so that the child sees a whole list.
+// The lock is held across the fork, so that the child sees a whole list: one function takes it, two
+// others let go of it.
 [[maybe_unused]] const int registered =
-    ::pthread_atfork([] { closed().mutex.lock(); }, [] { closed().mutex.unlock(); },
-                     [] {
+    ::pthread_atfork([]() LOCKS_UNCHECKED { closed().mutex.lock(); },
+                     []() LOCKS_UNCHECKED { closed().mutex.unlock(); },
+                     []() LOCKS_UNCHECKED {
                        for (const int set : closed().sets) {
                          for_watched_sockets(set, [](int fd) { ::close(fd); });
                        }
@@ -46,17 +48,17 @@ Closed& closed() {
 }  // namespace
 
 void close_in_children(int fd) {
-  const std::lock_guard lock(closed().mutex);
+  const Lock lock(closed().mutex);
   closed().fds.push_back(fd);
 }
 
 void close_watched_in_children(int epoll_fd) {
-  const std::lock_guard lock(closed().mutex);
+  const Lock lock(closed().mutex);
   closed().sets.push_back(epoll_fd);
 }
 
 void forget_in_children(int fd) noexcept {
-  const std::lock_guard lock(closed().mutex);
+  const Lock lock(closed().mutex);
   std::erase(closed().fds, fd);
   std::erase(closed().sets, fd);
 }

@@ -1,16 +1,18 @@
-// Threads and sockets do not survive a fork; whoever owns some must notice that it is in a child.
+// Threads and sockets do not survive a fork; an object that owns some must notice that it is in a
+// child.
 #pragma once
 
 #include <string_view>
 
 namespace tensorbus::os {
 
-// Closes the descriptor in every child that is forked from now on, until it is forgotten. A socket
-// that lives on in a child keeps peers from seeing that this process is gone. The child must not
-// close it again.
+// Closes the descriptor in every child that is forked from now on, until forget_in_children(). A
+// socket that lives on in a child keeps peers from seeing that this process is gone. The child must
+// not close the descriptor again.
 void close_in_children(int fd);
 // The same for the TCP sockets that an epoll set, or one that it watches, watches when the fork
-// comes: for libraries that keep their sockets to themselves. Forgotten like a descriptor.
+// comes: for libraries that keep their sockets to themselves. The set is forgotten like a
+// descriptor.
 void close_watched_in_children(int epoll_fd);
 void forget_in_children(int fd) noexcept;
 

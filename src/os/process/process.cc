@@ -1,6 +1,8 @@
 #include "os/process/process.h"
 
 #include <poll.h>
+#include <pthread.h>
+#include <signal.h>
 #include <sys/prctl.h>
 #include <sys/stat.h>
 #include <sys/syscall.h>
@@ -160,6 +162,12 @@ int read_process_memory(pid_t pid, std::span<const iovec> local,
 int write_process_memory(pid_t pid, std::span<const iovec> local,
                          std::span<const iovec> remote) noexcept {
   return move_memory(::process_vm_writev, pid, local, remote);
+}
+
+void block_signals_in_this_thread() noexcept {
+  sigset_t all;
+  ::sigfillset(&all);
+  ::pthread_sigmask(SIG_SETMASK, &all, nullptr);
 }
 
 bool allow_into_memory(pid_t pid) {

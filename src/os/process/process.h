@@ -22,25 +22,30 @@ std::string host_key();
 
 // Clock ticks from boot to the start of a process. Error(unreachable) if there is none.
 std::uint64_t process_start_time(pid_t pid);
-// Of this one; right also where /proc shows another pid namespace than ours.
+// Of this process; right also where /proc shows another pid namespace than ours.
 std::uint64_t own_start_time();
+
+// The first call of a thread of ours: signals belong to the application's threads. A signal that
+// lands in a thread of ours interrupts no wait of the application, and SIGPIPE would end the
+// process.
+void block_signals_in_this_thread() noexcept;
 
 // Readable when the process ends. Error(unreachable) if it has.
 Fd open_pidfd(pid_t pid);
 bool has_ended(const Fd& pidfd) noexcept;
-// Its pid as this process sees it; 0 if it cannot, or if it has ended.
+// The process' pid as this one sees it; 0 if it cannot be seen from here, or has ended.
 pid_t pid_of(const Fd& pidfd);
 
 // Copies remote to local, or local to remote; the sums of both lengths are equal. The errno of the
-// first failure, or 0. Says nothing about whether the process still was the one it should be: check
-// its pidfd after.
+// first failure, or 0. Says nothing about whether the pid still was the process that is meant:
+// check the pidfd afterwards.
 int read_process_memory(pid_t pid, std::span<const iovec> local,
                         std::span<const iovec> remote) noexcept;
 int write_process_memory(pid_t pid, std::span<const iovec> local,
                          std::span<const iovec> remote) noexcept;
 
-// Where Yama guards memory, lets one process of the same user into ours; it replaces the one before
-// it. False without Yama: there is nothing to allow.
+// Where Yama guards memory, lets one process of the same user into ours, and no longer the one that
+// was let in before. False without Yama: there is nothing to allow.
 bool allow_into_memory(pid_t pid);
 bool allow_all_into_memory();
 

@@ -12,6 +12,7 @@
 #include <cerrno>
 #include <cstring>
 #include <random>
+#include <thread>
 #include <vector>
 
 #include "os/io/poll.h"
@@ -205,6 +206,21 @@ TEST(ForkTest, SocketsThatASetWatchesAreClosedInChildren) {
   EXPECT_EQ(::poll(&hung_up, 1, 5000), 1);
   char byte = 0;
   EXPECT_EQ(::recv(server.get(), &byte, 1, 0), 0);
+}
+
+TEST(SignalTest, AThreadOfOursLeavesSignalsToTheOthers) {
+  const auto blocked = [] {
+    sigset_t now{};
+    ::pthread_sigmask(SIG_SETMASK, nullptr, &now);
+    return ::sigismember(&now, SIGINT) == 1 && ::sigismember(&now, SIGPIPE) == 1;
+  };
+  bool in_thread = false;
+  std::thread([&] {
+    block_signals_in_this_thread();
+    in_thread = blocked();
+  }).join();
+  EXPECT_TRUE(in_thread);
+  EXPECT_FALSE(blocked()) << "another thread's business";
 }
 
 }  // namespace

@@ -1,5 +1,6 @@
-// A descriptor that forked children do not keep: peers see at once that its owner is gone, and what
-// it holds (a port, a file's lock) is free again, whatever children live on.
+// A descriptor that forked children do not keep: peers see at once that the descriptor's owner is
+// gone, and what the descriptor holds (a port, a file's lock) is free again, whatever children live
+// on.
 #pragma once
 
 #include <utility>

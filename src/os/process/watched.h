@@ -3,8 +3,8 @@
 
 namespace tensorbus::os {
 
-// Calls `act` with every TCP socket that the set watches, itself or through sets that it watches.
-// Without /proc there are none. Safe in a child that a process with threads has just forked.
+// Calls `act` with every TCP socket that the set watches, itself or through other sets. Without
+// /proc there are none. Safe in a child that a process with threads has just forked.
 void for_watched_sockets(int epoll_fd, void (*act)(int fd)) noexcept;
 
 }  // namespace tensorbus::os

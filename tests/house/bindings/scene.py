@@ -170,6 +170,13 @@ class Values:
             "Tensors.__getitem__": lambda: (tensors, 0),
             "make_plan": lambda: (layout, layout, [4], "float32", "float32", [], []),
             "redistribute": lambda: (layout, _halves(), layout, _halves()),
+            "redistribute_boxes": lambda: (
+                [4],
+                [torch.ones(4)],
+                [(0, [0])],
+                [torch.zeros(2)],
+                [(1, [2])],
+            ),
             "empty": lambda: ([([4], "float32", True)],),
             "is_pooled": lambda: (torch.ones(2),),
             "copy_into": lambda: ([torch.ones(2)], [torch.ones(2)]),
@@ -314,7 +321,7 @@ class Buses:
     @staticmethod
     def register(client: Any, tensor: torch.Tensor) -> None:
         client.register_tensors(
-            "batch", [tensor], [("pair", "")], [None], None, None, "off", [], [], None, SOON
+            "batch", [tensor], [("pair", "")], [None], None, None, "off", [], [], [], None, SOON
         )
 
     def send(self) -> Any:
@@ -356,7 +363,7 @@ class Buses:
             ),
             "BusClient.register_tensors": lambda: (
                 left, "other", [self.tensor], [("none", "")], [None], None, None, "off", [], [],
-                None, 0.0,
+                [], None, 0.0,
             ),
             "BusClient.refuse": lambda: (left, "other", "a", "none", True, "why", SOON),
             "BusClient.transfer": lambda: (
@@ -364,6 +371,14 @@ class Buses:
             ),
             "BusClient.replace": lambda: (left, "batch", None, self.tensors, 0.0),
             "BusClient.moved": lambda: (left, "batch", None, self.tensors),
+            "BusClient.rank": lambda: (left,),
+            "BusClient.publish": lambda: (
+                left, "batch", None, self.tensors, None, 0.0, False, 0.0,
+            ),
+            "BusClient.pull": lambda: (
+                left, "batch", None, self.tensors, None, None, True, True, 0.0,
+            ),
+            "BusClient.newest": lambda: (left, "batch", None, SOON),
             "BusClient.versions": lambda: (left, "batch", None, SOON),
             "BusClient.query_signal": lambda: (left, "batch", False, None, None, SOON),
             "BusClient.close_batch": lambda: (left, "none", 0, SOON),
@@ -461,6 +476,10 @@ class Job:
         self.push()
         return self.request()
 
+    def prepared(self) -> tuple[Any, ...]:
+        self.push()
+        return self.worker.prepare(*self.request()[:4]), 1.0
+
     def received(self) -> int:
         self.push()
         self.server.get_batch(0.2, None, self.take)
@@ -481,6 +500,8 @@ class Job:
             "PushPullWorker.barrier": lambda: (worker, True, True, True, 0.0),
             "PushPullServer.barrier": lambda: (server, True, True, True, 0.0),
             "PushPullWorker.push_pull": lambda: (worker, *self.after_others()),
+            "PushPullWorker.prepare": lambda: (worker, *self.request()[:4]),
+            "PushPullWorker.push_pull_prepared": lambda: (worker, *self.prepared()),
             "PushPullWorker.wait": lambda: (worker, self.push(), 0.0),
             "PushPullWorker.handlers": lambda: (worker, self.push()),
             "PushPullWorker.trace": lambda: (worker, self.push(), None),
