@@ -53,7 +53,7 @@ plan::Program program_of(const Rows& rows, std::int64_t members = 1) {
   plan::Program program;
   for (Rank rank = 0; rank < members; ++rank) program.source.ranks.push_back(rank);
   if (members > 1) program.source.folds = {{ReduceOp::sum, members}};
-  program.parts = {{0, rows.from, rows.from, rows.to}};
+  program.parts = {{0, 0, rows.from, rows.from, rows.to}};
   const std::int64_t at_once = std::max<std::int64_t>(1, plan::default_chunk_bytes / row_bytes);
   for (std::int64_t first = 0; first < rows.count; first += at_once) {
     plan::Run run;

@@ -65,7 +65,7 @@ std::size_t compile_all(const std::vector<plan::Stream>& streams, bool reader) {
   for (const plan::Stream& stream : streams) {
     plan::Strides strides;
     for (const plan::Part& part : stream.parts) {
-      strides.resize(part.tensor + 1);
+      strides.resize((reader ? part.target_tensor : part.source_tensor) + 1);
       strides.back() = plan::contiguous_strides(reader ? part.target_shape : part.source_shape);
     }
     runs += reader ? plan::compile(stream, nullptr, &strides).runs.size()

@@ -1,4 +1,5 @@
-// From two layouts and a shape to who reads what from whom, and to programs that kernels can run.
+// From what two sides hold of a tensor to who reads what from whom, and to programs that kernels
+// can run.
 //
 // Three steps. A Plan knows the pieces of one tensor. A Stream puts the pieces that one reader gets
 // from one source, over a batch of tensors, into one order and cuts it into chunks; it depends on
@@ -9,9 +10,11 @@
 #include <compare>
 #include <cstddef>
 #include <cstdint>
+#include <map>
 #include <memory>
 #include <span>
 #include <string>
+#include <variant>
 #include <vector>
 
 #include "tensorbus/dtype.h"
@@ -48,18 +51,36 @@ struct Group {
   friend auto operator<=>(const Group&, const Group&) = default;
 };
 
-// One overlap of a tensor: the product over the dimensions of their spans, in row-major order. A
-// target reads at most one piece of a tensor from a source. Never empty.
+// One overlap of a tensor: the product over the dimensions of their spans, in row-major order.
+// Between two layouts a target reads at most one piece of a tensor from a source. Never empty.
 struct Piece {
   Rank target = 0;
   Group source;
   std::vector<Spans> dims;
+  std::size_t source_box = 0;  // which of the boxes that a rank has of the tensor
+  std::size_t target_box = 0;
 
   std::int64_t elements() const noexcept;
   friend bool operator==(const Piece&, const Piece&) = default;
 };
 
-// Which host each rank is on, in the order of Mesh::ranks(). Empty: unknown, all equally near.
+// A block of a tensor: the first index in each dimension, and how many.
+struct Box {
+  Shape start;
+  Shape shape;
+  friend auto operator<=>(const Box&, const Box&) = default;
+};
+
+// What each rank holds of a tensor where no layout says it: any boxes, one local tensor for each.
+// Sources whose boxes overlap hold the same values there. What reaches beyond the tensor's end is
+// no part of it: it is neither read nor written.
+using Boxes = std::map<Rank, std::vector<Box>>;
+
+// How one side has a tensor.
+using Spread = std::variant<Layout, Boxes>;
+
+// Which host each rank is on, in the order of Mesh::ranks(), or of boxes by rank. Empty: unknown,
+// all equally near.
 struct Hosts {
   std::vector<std::string> source;
   std::vector<std::string> target;
@@ -89,30 +110,68 @@ class Tables {
   std::shared_ptr<const Data> data_;
 };
 
+// Who holds what of a tensor of one shape, where at least one side has boxes. Built in one pass
+// over the ranks, shared by all tensors that are spread alike. Immutable; a copy shares.
+//
+// Every element that a target asks for comes from one source. Sources that hold the same part are
+// replicas, chosen among as those of a layout. Where parts merely overlap, those with a replica on
+// the target's host come first, then the order goes round from another one for each target.
+class Holdings {
+ public:
+  // Error if a box does not fit the shape's dimensions, begins outside of it by being negative, the
+  // target has a Partial placement, or hosts do not match the ranks.
+  Holdings(const Spread& source, const Spread& target, Shape shape, const Hosts& hosts = {});
+
+  const Shape& shape() const noexcept;
+  // What this target asks for and no source holds: boxes that share nothing.
+  std::vector<Box> missing(Rank target) const;
+
+  struct Data;
+  const Data& data() const noexcept { return *data_; }
+
+ private:
+  std::shared_ptr<const Data> data_;
+};
+
 // The pieces of one tensor.
 class Plan {
  public:
   // Error if a placement shards a dimension beyond the shape, the types do not convert, or the
   // source's reduction is not defined for its type.
   Plan(Tables tables, Shape shape, Types types);
+  Plan(Holdings holdings, Types types);
 
-  const Tables& tables() const noexcept { return tables_; }
-  const Layout& source() const noexcept { return tables_.source(); }
-  const Layout& target() const noexcept { return tables_.target(); }
+  // Of a plan between layouts.
+  const Layout& source() const { return std::get<Tables>(how_).source(); }
+  const Layout& target() const { return std::get<Tables>(how_).target(); }
   const Shape& shape() const noexcept { return shape_; }
   Types types() const noexcept { return types_; }
   // The type that crosses the wire: the narrower one; for a reduction the source's, because the
   // cast comes after it.
   Dtype wire_dtype() const noexcept;
 
-  // What a target rank reads, ordered by the position of the data in the source's mesh.
+  // What a target rank reads, ordered by the position of the data in the source's mesh, or by
+  // boxes.
   std::vector<Piece> reads(Rank target) const;
-  // What a source rank serves, ordered by the target's position in its mesh. Pieces of a reduction
-  // name the whole group.
+  // What a source rank serves, ordered by the target's position in its mesh, or by boxes. Pieces of
+  // a reduction name the whole group.
   std::vector<Piece> serves(Rank source) const;
 
+  bool has_source(Rank rank) const;
+  bool has_target(Rank rank) const;
+  // Of the local tensors that a piece lies in.
+  Shape source_shape(const Piece& piece) const;
+  Shape target_shape(const Piece& piece) const;
+  // How many local tensors a rank has of it at most.
+  std::size_t source_tensors() const;
+  std::size_t target_tensors() const;
+  // Equal addresses and shapes: equal pieces.
+  const void* identity() const noexcept;
+
  private:
-  Tables tables_;
+  bool reduces() const noexcept;
+
+  std::variant<Tables, Holdings> how_;
   Shape shape_;
   Types types_;
 };
@@ -122,7 +181,8 @@ Plan make(const Layout& source, const Layout& target, Shape shape, Types types,
 
 // A piece of a stream and where its packed elements lie in it.
 struct Part {
-  std::size_t tensor = 0;  // position in the batch
+  std::size_t source_tensor = 0;  // positions among the local tensors of both ranks
+  std::size_t target_tensor = 0;
   Types types;
   Dtype wire = Dtype::float32;
   Shape source_shape;  // of the local tensors
@@ -155,7 +215,8 @@ struct Stream {
 };
 
 // The streams of one rank over a batch, ordered by the other side's first rank. `chunk_bytes` is a
-// positive multiple of part_alignment. A rank outside a tensor's layout has no part in that tensor.
+// positive multiple of part_alignment. A rank that holds nothing of a tensor has no part in it.
+// Parts count local tensors in the order of the batch, of each plan as many as a rank has at most.
 std::vector<Stream> read_streams(std::span<const Plan> batch, Rank reader,
                                  std::int64_t chunk_bytes = default_chunk_bytes);
 std::vector<Stream> serve_streams(std::span<const Plan> batch, Rank source,
@@ -190,7 +251,8 @@ struct Chunk {
 };
 
 struct ProgramPart {
-  std::size_t tensor = 0;
+  std::size_t source_tensor = 0;
+  std::size_t target_tensor = 0;
   Dtype source = Dtype::float32;
   Dtype wire = Dtype::float32;
   Dtype target = Dtype::float32;
@@ -210,8 +272,8 @@ struct Program {
   }
 };
 
-// The strides, in elements, of one side's local tensors, by position in the batch; only those of
-// the stream's tensors are looked at.
+// The strides, in elements, of one rank's local tensors, in the order in which parts count them;
+// only those of the stream's tensors are looked at.
 using Strides = std::vector<Shape>;
 Shape contiguous_strides(const Shape& local_shape);
 

@@ -55,7 +55,7 @@ constexpr auto arithmetic(T value) {
   }
 }
 
-// Where C++ leaves it undefined: out of range saturates, NaN gives 0.
+// Conversions that C++ leaves undefined: out of range saturates, NaN gives 0.
 template <typename To, typename From>
 constexpr To truncate(From value) {
   constexpr To lowest = std::numeric_limits<To>::lowest();

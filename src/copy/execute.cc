@@ -59,7 +59,8 @@ void copy_chunk(const Program& program, const Chunk& chunk, Sources from, Target
   for (const Run& run : program.runs_of(chunk)) {
     const ProgramPart& part = program.parts[run.part];
     move(grid_of(run, source_pitch(run), target_pitch(run)), part.source,
-         from[part.tensor] + run.source, part.target, to[part.tensor] + run.target, caches);
+         from[part.source_tensor] + run.source, part.target, to[part.target_tensor] + run.target,
+         caches);
   }
   fence_after(caches);
 }
@@ -70,7 +71,7 @@ void gather_chunk(const Program& program, const Chunk& chunk, Sources from,
   for (const Run& run : program.runs_of(chunk)) {
     const ProgramPart& part = program.parts[run.part];
     move(grid_of(run, source_pitch(run), wire_pitch(run, part.wire)), part.source,
-         from[part.tensor] + run.source, part.wire, wire.data() + run.wire, Caches::keep);
+         from[part.source_tensor] + run.source, part.wire, wire.data() + run.wire, Caches::keep);
   }
 }
 
@@ -80,7 +81,7 @@ void scatter_chunk(const Program& program, const Chunk& chunk, std::span<const s
   for (const Run& run : program.runs_of(chunk)) {
     const ProgramPart& part = program.parts[run.part];
     move(grid_of(run, wire_pitch(run, part.wire), target_pitch(run)), part.wire,
-         wire.data() + run.wire, part.target, to[part.tensor] + run.target, caches);
+         wire.data() + run.wire, part.target, to[part.target_tensor] + run.target, caches);
   }
   fence_after(caches);
 }
@@ -93,10 +94,10 @@ void reduce_chunk(const Program& program, const Chunk& chunk, std::span<const So
   for (const Run& run : program.runs_of(chunk)) {
     const ProgramPart& part = program.parts[run.part];
     for (std::size_t i = 0; i < first.size(); ++i) {
-      first[i] = members[i][part.tensor] + run.source;
+      first[i] = members[i][part.source_tensor] + run.source;
     }
     reduction.run(grid_of(run, source_pitch(run), target_pitch(run)), part.source, first,
-                  part.target, to[part.tensor] + run.target, caches);
+                  part.target, to[part.target_tensor] + run.target, caches);
   }
   fence_after(caches);
 }
@@ -112,7 +113,7 @@ void reduce_packed_chunk(const Program& program, const Chunk& chunk,
     const ProgramPart& part = program.parts[run.part];
     for (std::size_t i = 0; i < first.size(); ++i) first[i] = wires[i].data() + run.wire;
     reduction.run(grid_of(run, wire_pitch(run, part.wire), target_pitch(run)), part.wire, first,
-                  part.target, to[part.tensor] + run.target, caches);
+                  part.target, to[part.target_tensor] + run.target, caches);
   }
   fence_after(caches);
 }

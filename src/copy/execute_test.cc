@@ -75,7 +75,7 @@ class RandomProgram {
   void add_part(Dtype from, Dtype to) {
     const bool narrower_source = item_bytes(from) <= item_bytes(to);
     const std::size_t part = program_.parts.size();
-    program_.parts.push_back({part, from, reducing_ || narrower_source ? from : to, to});
+    program_.parts.push_back({part, part, from, reducing_ || narrower_source ? from : to, to});
     source_bytes_.push_back(0);
     target_bytes_.push_back(0);
     for (std::size_t runs = 1 + below(5); runs > 0; --runs) add_run(part);
@@ -179,7 +179,8 @@ TEST(Execute, EveryWayThroughAProgramGivesWhatItsRunsMean) {
     std::vector<Bytes> expected = random.empty_targets();
     for_each_element(program, [&](const ProgramPart& part, std::int64_t from, std::int64_t to) {
       scalar_cast_between(part.source, part.target)
-          .steps(sources[part.tensor].data() + from, 0, expected[part.tensor].data() + to, 0, 1);
+          .steps(sources[part.source_tensor].data() + from, 0,
+                 expected[part.target_tensor].data() + to, 0, 1);
     });
 
     std::vector<Bytes> direct = random.empty_targets();
@@ -288,7 +289,7 @@ INSTANTIATE_TEST_SUITE_P(
 TEST(Reduce, SumsOf64BitIntegersWrap) {
   Program program;
   program.source = {{0, 1}, {{ReduceOp::sum, 2}}};
-  program.parts = {{0, Dtype::int64, Dtype::int64, Dtype::int64}};
+  program.parts = {{0, 0, Dtype::int64, Dtype::int64, Dtype::int64}};
   program.runs = {{.length = 1}};
   program.chunks = {{0, 1, 8}};
   const std::int64_t highest = std::numeric_limits<std::int64_t>::max();

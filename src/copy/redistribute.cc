@@ -4,6 +4,7 @@
 #include <string>
 #include <vector>
 
+#include "base/refuse.h"
 #include "copy/execute.h"
 #include "tensor/global_shape.h"
 #include "tensorbus/plan.h"
@@ -43,20 +44,12 @@ class Side {
     fail(error.what());
   }
 
-  void check_writable() const {
-    for (const TensorView& view : views_) {
-      if (view.read_only) fail(tensor_of(view) + " is read-only");
-      if (repeats_itself(view)) {
-        fail(tensor_of(view) + " is expanded: several of its elements share one address");
-      }
+  Locals locals() const {
+    Locals locals;
+    for (std::size_t at = 0; at < views_.size(); ++at) {
+      locals[layout_.mesh().ranks()[at]] = {views_[at]};
     }
-  }
-
-  const TensorView& of(Rank rank) const { return views_[layout_.mesh().index_of(rank)]; }
-
-  plan::Strides strides_of(Rank rank) const {
-    const TensorView& view = of(rank);
-    return {Shape(view.strides.begin(), view.strides.end())};
+    return locals;
   }
 
  private:
@@ -80,50 +73,99 @@ class Side {
   std::span<const TensorView> views_;
 };
 
-bool members_are_strided_alike(const plan::Group& group, const Side& source) {
-  const auto& first = source.of(group.ranks.front()).strides;
-  return std::ranges::all_of(
-      group.ranks, [&](Rank rank) { return std::ranges::equal(source.of(rank).strides, first); });
+void check_types(const char* side, const Locals& locals, Dtype dtype) {
+  for (const auto& [rank, views] : locals) {
+    for (const TensorView& view : views) {
+      if (view.dtype == dtype) continue;
+      refuse(std::string(side) + ": a tensor of rank " + std::to_string(rank) + " is " +
+             std::string(to_string(view.dtype)) + ", others are " + std::string(to_string(dtype)));
+    }
+  }
+}
+
+void check_writable(const Locals& locals) {
+  for (const auto& [rank, views] : locals) {
+    const std::string which = "target: the tensor of rank " + std::to_string(rank);
+    for (const TensorView& view : views) {
+      if (view.read_only) refuse(which + " is read-only");
+      if (repeats_itself(view)) {
+        refuse(which + " is expanded: several of its elements share one address");
+      }
+    }
+  }
+}
+
+plan::Strides strides_of(const std::vector<TensorView>& views) {
+  plan::Strides strides;
+  for (const TensorView& view : views) {
+    strides.emplace_back(view.strides.begin(), view.strides.end());
+  }
+  return strides;
+}
+
+template <typename Pointer>
+std::vector<Pointer> first_of(const std::vector<TensorView>& views) {
+  std::vector<Pointer> first;
+  for (const TensorView& view : views) first.push_back(view.data);
+  return first;
+}
+
+bool members_are_strided_alike(const plan::Group& group, const Locals& source) {
+  const plan::Strides first = strides_of(source.at(group.ranks.front()));
+  return std::ranges::all_of(group.ranks,
+                             [&](Rank rank) { return strides_of(source.at(rank)) == first; });
 }
 
 // Members whose strides differ have no run in common: each packs by its own program.
-void reduce_packed(const plan::Stream& stream, const Side& source,
+void reduce_packed(const plan::Stream& stream, const Locals& source,
                    const plan::Program& target_program, Targets to) {
   std::vector<plan::Program> programs;
   for (const Rank rank : stream.source.ranks) {
-    const plan::Strides strides = source.strides_of(rank);
+    const plan::Strides strides = strides_of(source.at(rank));
     programs.push_back(plan::compile(stream, &strides, nullptr));
   }
   std::vector<std::vector<std::byte>> wires(programs.size());
   for (std::size_t chunk = 0; chunk < target_program.chunks.size(); ++chunk) {
     for (std::size_t member = 0; member < programs.size(); ++member) {
       const plan::Chunk& packed = programs[member].chunks[chunk];
-      const std::byte* first = source.of(stream.source.ranks[member]).data;
+      const auto first = first_of<const std::byte*>(source.at(stream.source.ranks[member]));
       wires[member].resize(static_cast<std::size_t>(packed.wire_bytes));
-      gather_chunk(programs[member], packed, {&first, 1}, wires[member]);
+      gather_chunk(programs[member], packed, first, wires[member]);
     }
     const std::vector<std::span<const std::byte>> views(wires.begin(), wires.end());
     reduce_packed_chunk(target_program, target_program.chunks[chunk], views, to);
   }
 }
 
-void run_stream(const plan::Stream& stream, const Side& source, const Side& target) {
-  const plan::Strides target_strides = target.strides_of(stream.reader);
-  std::byte* target_data = target.of(stream.reader).data;
-  const Targets to(&target_data, 1);
+void run_stream(const plan::Stream& stream, const Locals& source, const Locals& target) {
+  const plan::Strides target_strides = strides_of(target.at(stream.reader));
+  const auto target_data = first_of<std::byte*>(target.at(stream.reader));
+  const Targets to(target_data);
   if (!members_are_strided_alike(stream.source, source)) {
     return reduce_packed(stream, source, plan::compile(stream, nullptr, &target_strides), to);
   }
-  const plan::Strides source_strides = source.strides_of(stream.source.ranks.front());
+  const plan::Strides source_strides = strides_of(source.at(stream.source.ranks.front()));
   const plan::Program program = plan::compile(stream, &source_strides, &target_strides);
-  std::vector<const std::byte*> first;
-  for (const Rank rank : stream.source.ranks) first.push_back(source.of(rank).data);
-  std::vector<Sources> members;
-  for (const std::byte* const& data : first) members.emplace_back(&data, 1);
+  std::vector<std::vector<const std::byte*>> first;
+  for (const Rank rank : stream.source.ranks) {
+    first.push_back(first_of<const std::byte*>(source.at(rank)));
+  }
+  const std::vector<Sources> members(first.begin(), first.end());
   execute(program, members, to);
 }
 
 }  // namespace
+
+void redistribute(const plan::Plan& plan, const Locals& from, const Locals& to) {
+  check_types("source", from, plan.types().source);
+  check_types("target", to, plan.types().target);
+  check_writable(to);
+  for (const auto& [reader, views] : to) {
+    for (const plan::Stream& stream : plan::read_streams({&plan, 1}, reader)) {
+      run_stream(stream, from, to);
+    }
+  }
+}
 
 void redistribute(const Layout& source_layout, std::span<const TensorView> from,
                   const Layout& target_layout, std::span<const TensorView> to) {
@@ -132,13 +174,8 @@ void redistribute(const Layout& source_layout, std::span<const TensorView> from,
   const Side target("target", target_layout, to);
   const Shape shape = source.global_shape();
   target.check_shape(shape);
-  target.check_writable();
-  const plan::Plan batch[] = {plan::Plan(tables, shape, {source.dtype(), target.dtype()})};
-  for (const Rank reader : target_layout.mesh().ranks()) {
-    for (const plan::Stream& stream : plan::read_streams(batch, reader)) {
-      run_stream(stream, source, target);
-    }
-  }
+  redistribute(plan::Plan(tables, shape, {source.dtype(), target.dtype()}), source.locals(),
+               target.locals());
 }
 
 }  // namespace tensorbus::copy

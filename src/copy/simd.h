@@ -1,5 +1,6 @@
 // The conversions and sums that carry most bytes, for the widest vectors of the processor at hand.
-// Elements lie side by side and may start at any address. Each equals its scalar twin bit for bit.
+// Elements lie side by side and may start at any address. Each function equals its scalar twin bit
+// for bit.
 #pragma once
 
 #include <cstddef>

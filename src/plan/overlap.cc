@@ -6,17 +6,6 @@
 namespace tensorbus::plan {
 namespace {
 
-void append(Spans& spans, const Span& next) {
-  if (!spans.empty()) {
-    Span& last = spans.back();
-    if (last.source + last.length == next.source && last.target + last.length == next.target) {
-      last.length += next.length;
-      return;
-    }
-  }
-  spans.push_back(next);
-}
-
 class Descent {
  public:
   explicit Descent(const Cuts& cuts) : cuts_(cuts) {}
@@ -52,6 +41,17 @@ class Descent {
 };
 
 }  // namespace
+
+void append(Spans& spans, const Span& next) {
+  if (!spans.empty()) {
+    Span& last = spans.back();
+    if (last.source + last.length == next.source && last.target + last.length == next.target) {
+      last.length += next.length;
+      return;
+    }
+  }
+  spans.push_back(next);
+}
 
 std::vector<Overlap> overlaps(const Cuts& cuts, std::int64_t size, const Intervals& wanted) {
   Spans spans;

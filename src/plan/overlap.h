@@ -16,6 +16,9 @@ struct Overlap {
   Spans spans;
 };
 
+// Adds a span, which may continue the last one.
+void append(Spans& spans, const Span& next);
+
 // Ordered by cell. The cost is that of the overlaps, whatever the number of cells.
 std::vector<Overlap> overlaps(const Cuts& cuts, std::int64_t size, const Intervals& wanted);
 

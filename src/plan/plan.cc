@@ -5,6 +5,7 @@
 #include <numeric>
 
 #include "plan/choice.h"
+#include "plan/holdings.h"
 #include "plan/overlap.h"
 #include "plan/tables.h"
 #include "tensor/checked.h"
@@ -62,30 +63,34 @@ void check_dims(const char* side, const Layout& layout, std::size_t dims) {
   }
 }
 
-void check_types(const Layout& source, Types types) {
+void check_castable(Types types) {
   if (!castable(types.source, types.target)) {
     throw Error(Code::invalid_argument, std::string(to_string(types.source)) +
                                             " does not convert to " +
                                             std::string(to_string(types.target)) +
                                             "; it can only be copied to its own type");
   }
-  for (const Placement& placement : source.placements()) {
-    const auto* partial = std::get_if<Partial>(&placement);
-    if (partial == nullptr) continue;
-    const ReduceOp op = partial->op;
-    const std::string name(to_string(types.source));
-    if (!converts(types.source)) {
-      throw Error(Code::invalid_argument, "there is no reduction of " + name);
-    }
-    if (types.source == Dtype::bool_ && op != ReduceOp::max && op != ReduceOp::min) {
-      throw Error(Code::invalid_argument,
-                  std::string(to_string(op)) + " of bool is not defined; there are max and min");
-    }
-    if (op == ReduceOp::avg && !is_floating_point(types.source)) {
-      throw Error(Code::invalid_argument,
-                  "avg of " + name + " is not defined; use a floating-point type or sum");
-    }
+}
+
+void check_reduction(ReduceOp op, Dtype dtype) {
+  const std::string name(to_string(dtype));
+  if (!converts(dtype)) {
+    throw Error(Code::invalid_argument, "there is no reduction of " + name);
   }
+  if (dtype == Dtype::bool_ && op != ReduceOp::max && op != ReduceOp::min) {
+    throw Error(Code::invalid_argument,
+                std::string(to_string(op)) + " of bool is not defined; there are max and min");
+  }
+  if (op == ReduceOp::avg && !is_floating_point(dtype)) {
+    throw Error(Code::invalid_argument,
+                "avg of " + name + " is not defined; use a floating-point type or sum");
+  }
+}
+
+void check_size(const Shape& shape, Types types) {
+  const std::int64_t count = element_count(shape);
+  const std::size_t widest = std::max(item_bytes(types.source), item_bytes(types.target));
+  checked_multiply(count, static_cast<std::int64_t>(widest), "the size of a tensor in bytes");
 }
 
 // A target and the combination of overlaps, one per tensor dimension, that it reads.
@@ -159,22 +164,39 @@ std::int64_t Piece::elements() const noexcept {
 }
 
 Plan::Plan(Tables tables, Shape shape, Types types)
-    : tables_(std::move(tables)), shape_(std::move(shape)), types_(types) {
-  const std::int64_t count = element_count(shape_);
-  const std::size_t widest = std::max(item_bytes(types_.source), item_bytes(types_.target));
-  checked_multiply(count, static_cast<std::int64_t>(widest), "the size of a tensor in bytes");
+    : how_(std::move(tables)), shape_(std::move(shape)), types_(types) {
+  check_size(shape_, types_);
   check_dims("source", source(), shape_.size());
   check_dims("target", target(), shape_.size());
-  check_types(source(), types_);
+  check_castable(types_);
+  for (const Placement& placement : source().placements()) {
+    const auto* partial = std::get_if<Partial>(&placement);
+    if (partial != nullptr) check_reduction(partial->op, types_.source);
+  }
+}
+
+Plan::Plan(Holdings holdings, Types types)
+    : how_(std::move(holdings)), shape_(std::get<Holdings>(how_).shape()), types_(types) {
+  check_size(shape_, types_);
+  check_castable(types_);
+  for (const Fold& fold : std::get<Holdings>(how_).data().source.folds) {
+    check_reduction(fold.op, types_.source);
+  }
+}
+
+bool Plan::reduces() const noexcept {
+  const auto* holdings = std::get_if<Holdings>(&how_);
+  if (holdings != nullptr) return !holdings->data().source.folds.empty();
+  return !std::get_if<Tables>(&how_)->data().folds.empty();
 }
 
 Dtype Plan::wire_dtype() const noexcept {
-  const bool reduces = !tables_.data().folds.empty();
-  return reduces || bits(types_.source) <= bits(types_.target) ? types_.source : types_.target;
+  return reduces() || bits(types_.source) <= bits(types_.target) ? types_.source : types_.target;
 }
 
 std::vector<Piece> Plan::reads(Rank target) const {
-  const Tables::Data& tables = tables_.data();
+  if (const auto* boxes = std::get_if<Holdings>(&how_)) return boxes->data().reads(target);
+  const Tables::Data& tables = std::get<Tables>(how_).data();
   const std::size_t position = this->target().mesh().index_of(target);
   const Coordinates at = this->target().mesh().coordinates_of(position);
   const std::vector<Cuts> source_cuts = cuts_of(source(), shape_.size());
@@ -190,7 +212,8 @@ std::vector<Piece> Plan::reads(Rank target) const {
   std::vector<std::pair<std::size_t, Piece>> by_base;
   Coordinates source_at(source().mesh().dims(), 0);
   for_each_combination(found, [&](const std::vector<std::size_t>& choice) {
-    Piece piece{target, {}, {}};
+    Piece piece;
+    piece.target = target;
     piece.dims.reserve(choice.size());
     for (std::size_t dim = 0; dim < choice.size(); ++dim) {
       const Overlap& overlap = found[dim][choice[dim]];
@@ -219,7 +242,8 @@ std::vector<Piece> Plan::reads(Rank target) const {
 }
 
 std::vector<Piece> Plan::serves(Rank source) const {
-  const Tables::Data& tables = tables_.data();
+  if (const auto* boxes = std::get_if<Holdings>(&how_)) return boxes->data().serves(source);
+  const Tables::Data& tables = std::get<Tables>(how_).data();
   const Coordinates at =
       this->source().mesh().coordinates_of(this->source().mesh().index_of(source));
   const std::vector<Cuts> source_cuts = cuts_of(this->source(), shape_.size());
@@ -243,13 +267,59 @@ std::vector<Piece> Plan::serves(Rank source) const {
   std::vector<Piece> pieces;
   for (const std::size_t chosen : choosers(tables, base, replica, positions)) {
     const Reader& reader = *std::ranges::lower_bound(all, chosen, {}, &Reader::position);
-    Piece piece{target().mesh().ranks()[chosen], tables.group(base, replica), {}};
+    Piece piece;
+    piece.target = target().mesh().ranks()[chosen];
+    piece.source = tables.group(base, replica);
     for (std::size_t dim = 0; dim < shape_.size(); ++dim) {
       piece.dims.push_back(swapped(found[dim][choices[reader.choice][dim]].spans));
     }
     pieces.push_back(std::move(piece));
   }
   return pieces;
+}
+
+bool Plan::has_source(Rank rank) const {
+  if (const auto* boxes = std::get_if<Holdings>(&how_)) {
+    return boxes->data().source.of_rank.contains(rank);
+  }
+  return source().mesh().contains(rank);
+}
+
+bool Plan::has_target(Rank rank) const {
+  if (const auto* boxes = std::get_if<Holdings>(&how_)) {
+    return boxes->data().target.of_rank.contains(rank);
+  }
+  return target().mesh().contains(rank);
+}
+
+Shape Plan::source_shape(const Piece& piece) const {
+  const Rank rank = piece.source.ranks.front();
+  const auto* boxes = std::get_if<Holdings>(&how_);
+  if (boxes == nullptr) return source().local_shape(shape_, rank);
+  const HoldingSide& side = boxes->data().source;
+  return side.locals[side.of_rank.at(rank).at(piece.source_box)].shape;
+}
+
+Shape Plan::target_shape(const Piece& piece) const {
+  const auto* boxes = std::get_if<Holdings>(&how_);
+  if (boxes == nullptr) return target().local_shape(shape_, piece.target);
+  const HoldingSide& side = boxes->data().target;
+  return side.locals[side.of_rank.at(piece.target).at(piece.target_box)].shape;
+}
+
+std::size_t Plan::source_tensors() const {
+  const auto* boxes = std::get_if<Holdings>(&how_);
+  return boxes == nullptr ? 1 : boxes->data().source.most;
+}
+
+std::size_t Plan::target_tensors() const {
+  const auto* boxes = std::get_if<Holdings>(&how_);
+  return boxes == nullptr ? 1 : boxes->data().target.most;
+}
+
+const void* Plan::identity() const noexcept {
+  if (const auto* boxes = std::get_if<Holdings>(&how_)) return &boxes->data();
+  return &std::get_if<Tables>(&how_)->data();
 }
 
 Plan make(const Layout& source, const Layout& target, Shape shape, Types types,

@@ -77,7 +77,8 @@ class Compiler {
   }
 
   void add(const Part& part, const Side& source, const Side& target) {
-    program_.parts.push_back({part.tensor, part.types.source, part.wire, part.types.target});
+    program_.parts.push_back(
+        {part.source_tensor, part.target_tensor, part.types.source, part.wire, part.types.target});
     wire_ = part.wire_offset;
     wire_item_ = static_cast<std::int64_t>(item_bytes(part.wire));
     source_item_ = source.item;
@@ -238,8 +239,9 @@ Shape contiguous_strides(const Shape& local_shape) {
 Program compile(const Stream& stream, const Strides* source, const Strides* target) {
   Compiler compiler(stream);
   for (const Part& part : stream.parts) {
-    compiler.add(part, side_of(source, part.tensor, part.source_shape, part.types.source, "source"),
-                 side_of(target, part.tensor, part.target_shape, part.types.target, "target"));
+    compiler.add(
+        part, side_of(source, part.source_tensor, part.source_shape, part.types.source, "source"),
+        side_of(target, part.target_tensor, part.target_shape, part.types.target, "target"));
   }
   return std::move(compiler).finish();
 }

@@ -91,10 +91,10 @@ std::vector<Plan> random_batch(RandomCase& random) {
 
 void copy(const Program& program, const Local& source, Local& target) {
   for (const Run& run : program.runs) {
-    const std::size_t tensor = program.parts[run.part].tensor;
+    const ProgramPart& part = program.parts[run.part];
     for_each_element(program, run, [&](auto from, auto, auto to) {
-      target.tensors[tensor].at(static_cast<std::size_t>(to)) =
-          source.tensors[tensor].at(static_cast<std::size_t>(from));
+      target.tensors[part.target_tensor].at(static_cast<std::size_t>(to)) =
+          source.tensors[part.source_tensor].at(static_cast<std::size_t>(from));
     });
   }
 }
@@ -102,7 +102,7 @@ void copy(const Program& program, const Local& source, Local& target) {
 Memory pack(const Program& program, const Chunk& chunk, const Local& source) {
   Memory wire(static_cast<std::size_t>(chunk.wire_bytes), -1);
   for (const Run& run : program.runs_of(chunk)) {
-    const Memory& tensor = source.tensors[program.parts[run.part].tensor];
+    const Memory& tensor = source.tensors[program.parts[run.part].source_tensor];
     for_each_element(program, run, [&](auto from, auto at, auto) {
       wire.at(static_cast<std::size_t>(at)) = tensor.at(static_cast<std::size_t>(from));
     });
@@ -112,7 +112,7 @@ Memory pack(const Program& program, const Chunk& chunk, const Local& source) {
 
 void scatter(const Program& program, const Chunk& chunk, const Memory& wire, Local& target) {
   for (const Run& run : program.runs_of(chunk)) {
-    Memory& tensor = target.tensors[program.parts[run.part].tensor];
+    Memory& tensor = target.tensors[program.parts[run.part].target_tensor];
     for_each_element(program, run, [&](auto, auto at, auto to) {
       tensor.at(static_cast<std::size_t>(to)) = wire.at(static_cast<std::size_t>(at));
     });

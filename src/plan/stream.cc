@@ -18,25 +18,25 @@ std::vector<ShapedPiece> with_shapes(const Plan& plan, std::vector<Piece> pieces
   std::vector<ShapedPiece> shaped;
   shaped.reserve(pieces.size());
   for (Piece& piece : pieces) {
-    Shape source = plan.source().local_shape(plan.shape(), piece.source.ranks.front());
-    Shape target = plan.target().local_shape(plan.shape(), piece.target);
+    Shape source = plan.source_shape(piece);
+    Shape target = plan.target_shape(piece);
     shaped.push_back({std::move(piece), std::move(source), std::move(target)});
   }
   return shaped;
 }
 
-// Tensors of one shape between the same two layouts have the same pieces: a model has few shapes.
+// Tensors of one shape that are spread alike have the same pieces: a model has few shapes.
 class PieceCache {
  public:
   template <typename Compute>
   const std::vector<ShapedPiece>& get(const Plan& plan, Compute compute) {
-    const auto [entry, missing] = known_.try_emplace({&plan.tables().data(), plan.shape()});
+    const auto [entry, missing] = known_.try_emplace({plan.identity(), plan.shape()});
     if (missing) entry->second = with_shapes(plan, compute(plan));
     return entry->second;
   }
 
  private:
-  std::map<std::pair<const Tables::Data*, Shape>, std::vector<ShapedPiece>> known_;
+  std::map<std::pair<const void*, Shape>, std::vector<ShapedPiece>> known_;
 };
 
 std::int64_t aligned(std::int64_t offset) {
@@ -52,9 +52,21 @@ void check_chunk_bytes(std::int64_t chunk_bytes) {
                                           std::to_string(part_alignment));
 }
 
-void append(Stream& stream, std::size_t tensor, const Plan& plan, const ShapedPiece& shaped) {
+// Where the local tensors of a plan begin, among all those of a batch.
+struct Place {
+  std::size_t source = 0;
+  std::size_t target = 0;
+
+  void pass(const Plan& plan) {
+    source += plan.source_tensors();
+    target += plan.target_tensors();
+  }
+};
+
+void append(Stream& stream, Place place, const Plan& plan, const ShapedPiece& shaped) {
   Part part;
-  part.tensor = tensor;
+  part.source_tensor = place.source + shaped.piece.source_box;
+  part.target_tensor = place.target + shaped.piece.target_box;
   part.types = plan.types();
   part.wire = plan.wire_dtype();
   part.source_shape = shaped.source_shape;
@@ -86,15 +98,17 @@ std::vector<Stream> read_streams(std::span<const Plan> batch, Rank reader,
   check_chunk_bytes(chunk_bytes);
   PieceCache cache;
   std::map<Group, Stream> streams;
-  for (std::size_t tensor = 0; tensor < batch.size(); ++tensor) {
-    const Plan& plan = batch[tensor];
-    if (!plan.target().mesh().contains(reader)) continue;
+  Place next;
+  for (const Plan& plan : batch) {
+    const Place place = next;
+    next.pass(plan);
+    if (!plan.has_target(reader)) continue;
     const auto reads = [reader](const Plan& any) { return any.reads(reader); };
     for (const ShapedPiece& shaped : cache.get(plan, reads)) {
       const Piece& piece = shaped.piece;
       Stream& stream = streams[piece.source];
       if (stream.parts.empty()) stream = {reader, piece.source, {}, chunk_bytes, 0, 0};
-      append(stream, tensor, plan, shaped);
+      append(stream, place, plan, shaped);
     }
   }
   return values(std::move(streams));
@@ -105,15 +119,17 @@ std::vector<Stream> serve_streams(std::span<const Plan> batch, Rank source,
   check_chunk_bytes(chunk_bytes);
   PieceCache cache;
   std::map<std::pair<Rank, Group>, Stream> streams;
-  for (std::size_t tensor = 0; tensor < batch.size(); ++tensor) {
-    const Plan& plan = batch[tensor];
-    if (!plan.source().mesh().contains(source)) continue;
+  Place next;
+  for (const Plan& plan : batch) {
+    const Place place = next;
+    next.pass(plan);
+    if (!plan.has_source(source)) continue;
     const auto serves = [source](const Plan& any) { return any.serves(source); };
     for (const ShapedPiece& shaped : cache.get(plan, serves)) {
       const Piece& piece = shaped.piece;
       Stream& stream = streams[{piece.target, piece.source}];
       if (stream.parts.empty()) stream = {piece.target, piece.source, {}, chunk_bytes, 0, 0};
-      append(stream, tensor, plan, shaped);
+      append(stream, place, plan, shaped);
     }
   }
   return values(std::move(streams));

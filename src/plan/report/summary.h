@@ -8,7 +8,7 @@
 #include <utility>
 #include <vector>
 
-#include "plan/model.h"
+#include "plan/report/model.h"
 
 namespace tensorbus::plan {
 

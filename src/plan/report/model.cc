@@ -1,4 +1,4 @@
-#include "plan/model.h"
+#include "plan/report/model.h"
 
 #include <algorithm>
 #include <array>

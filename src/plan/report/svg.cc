@@ -1,4 +1,4 @@
-#include "plan/svg.h"
+#include "plan/report/svg.h"
 
 #include <fmt/format.h>
 
@@ -19,7 +19,7 @@ constexpr double tile = 40;  // the little map of the tensor inside a box
 constexpr double band_edge = 14;
 
 // Neighbouring ranks of one side that are drawn as one.
-struct Box {
+struct Plate {
   Rank first = 0;
   Rank last = 0;
   std::size_t ranks = 0;
@@ -29,7 +29,7 @@ struct Box {
 };
 
 struct Column {
-  std::vector<Box> boxes;
+  std::vector<Plate> boxes;
   std::map<Rank, std::size_t> box_of;
   double left = 0;
   double height = 0;
@@ -43,7 +43,7 @@ Column column_of(const std::map<Rank, Traffic>& side, double left) {
     if (column.boxes.empty() || column.boxes.back().ranks == per_box) {
       column.boxes.push_back({rank, rank, 0, 0, 0, 0});
     }
-    Box& box = column.boxes.back();
+    Plate& box = column.boxes.back();
     box.last = rank;
     ++box.ranks;
     box.bytes += traffic.bytes;
@@ -55,7 +55,7 @@ Column column_of(const std::map<Rank, Traffic>& side, double left) {
 
 void place(Column& column, double height) {
   double top = header + margin + (height - column.height) / 2;
-  for (Box& box : column.boxes) {
+  for (Plate& box : column.boxes) {
     box.top = top;
     top += box_height + gap;
   }
@@ -212,12 +212,12 @@ class Picture {
     }
     std::int64_t most = 1;
     for (const Column* column : {&sources_, &targets_}) {
-      for (const Box& box : column->boxes) most = std::max(most, box.bytes);
+      for (const Plate& box : column->boxes) most = std::max(most, box.bytes);
     }
     const double per_byte = (box_height - band_edge) / static_cast<double>(most);
     for (const auto& [boxes, bytes] : between) {
-      Box& source = sources_.boxes[boxes.first];
-      Box& target = targets_.boxes[boxes.second];
+      Plate& source = sources_.boxes[boxes.first];
+      Plate& target = targets_.boxes[boxes.second];
       const double thick = static_cast<double>(bytes) * per_byte;
       const double from = edge(source, per_byte) + thick / 2;
       const double to = edge(target, per_byte) + thick / 2;
@@ -235,19 +235,19 @@ class Picture {
   }
 
   // Where the next band meets a box: bands are centred on its edge.
-  static double edge(const Box& box, double per_byte) {
+  static double edge(const Plate& box, double per_byte) {
     const double all = static_cast<double>(box.bytes) * per_byte;
     return box.top + (box_height - all) / 2 + box.used;
   }
 
-  static std::string name(const Box& box) {
+  static std::string name(const Plate& box) {
     return box.ranks == 1 ? fmt::format("{}", box.first)
                           : fmt::format("{}..{}", box.first, box.last);
   }
 
   void draw_boxes(const Column& column, const char* side) {
     for (std::size_t i = 0; i < column.boxes.size(); ++i) {
-      const Box& box = column.boxes[i];
+      const Plate& box = column.boxes[i];
       const bool source = &column == &sources_;
       out_ += rectangle(column.left, box.top, box_width, box_height,
                         fmt::format("rx=\"5\" fill=\"#f8f9fa\" stroke=\"{}\" stroke-width=\"1.5\"",

@@ -3,9 +3,9 @@
 
 #include <nlohmann/json.hpp>
 
-#include "plan/model.h"
-#include "plan/summary.h"
-#include "plan/svg.h"
+#include "plan/report/model.h"
+#include "plan/report/summary.h"
+#include "plan/report/svg.h"
 #include "tensor/test_refusal.h"
 #include "tensorbus/status.h"
 

@@ -5,7 +5,7 @@
 #include <array>
 #include <nlohmann/json.hpp>
 
-#include "plan/summary.h"
+#include "plan/report/summary.h"
 
 namespace tensorbus::plan {
 namespace {
@@ -14,7 +14,7 @@ using nlohmann::json;
 
 constexpr std::size_t most_rows = 32;
 
-std::string layout_line(const Model& model, const Layout& (Plan::*side)() const noexcept) {
+std::string layout_line(const Model& model, const Layout& (Plan::*side)() const) {
   if (model.empty()) return "no tensors";
   const Layout& first = (model.front().plan.*side)();
   const bool same = std::ranges::all_of(

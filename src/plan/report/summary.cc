@@ -1,4 +1,4 @@
-#include "plan/summary.h"
+#include "plan/report/summary.h"
 
 #include <algorithm>
 #include <set>
@@ -13,8 +13,8 @@ std::size_t count_runs(const Stream& stream) {
   Strides source;
   Strides target;
   for (const Part& part : stream.parts) {
-    source.resize(part.tensor + 1);
-    target.resize(part.tensor + 1);
+    source.resize(part.source_tensor + 1);
+    target.resize(part.target_tensor + 1);
     source.back() = contiguous_strides(part.source_shape);
     target.back() = contiguous_strides(part.target_shape);
   }

@@ -3,7 +3,7 @@
 
 #include <string>
 
-#include "plan/summary.h"
+#include "plan/report/summary.h"
 
 namespace tensorbus::plan {
 
