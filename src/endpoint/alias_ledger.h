@@ -1,4 +1,4 @@
-// Who still aliases frozen memory, and when it may be used again.
+// Who still aliases frozen memory, and when the memory may be used again.
 #pragma once
 
 #include <cstdint>
@@ -26,21 +26,22 @@ struct Holding {
   std::uint64_t region = 0;
 };
 std::string encode(const Holding& message);
-// Error(failed) for bytes that are none.
+// Error(failed) for bytes that are no such message.
 Holding decode_holding(std::string_view bytes);
 
-// At the owner. Holders are processes: one whose connection is lost may still look at the memory
-// (it was stopped for a while, or has closed its endpoint), so only its death ends what it holds.
+// At the owner. Holders are processes: a holder whose connection is lost may still look at the
+// memory (the process was stopped for a while, or has closed its endpoint), so only the holder's
+// death ends what it holds.
 class AliasLedger {
  public:
   AliasLedger() = default;
   AliasLedger(const AliasLedger&) = delete;
   AliasLedger& operator=(const AliasLedger&) = delete;
-  // What somebody still holds is never used again by this process.
+  // Memory that somebody still holds is never used again by this process.
   ~AliasLedger();
 
   void lend(std::uint64_t region, std::vector<std::shared_ptr<void>> memory);
-  // No new holders; the memory is let go when the last one is gone.
+  // No new holders; the memory is let go when the last holder is gone.
   void take_back(std::uint64_t region);
 
   // The answer. Refused: we could not see the death of that process.
@@ -49,7 +50,7 @@ class AliasLedger {
   // The connection to a process is gone.
   void lost(const fabric::Identity& holder);
 
-  // Of lost holders, readable when they end; then call look().
+  // Descriptors of lost holders, readable when they end; then call look().
   std::vector<int> descriptors() const;
   void look();
 

@@ -222,8 +222,9 @@ void Core::finish(fabric::OpId id, Status status) {
   const Running read = std::move(found->second);
   reads_.erase(found);
   if (status.ok()) {
+    const std::string taken = read.state->taken_path();
     for (Counters::Path& path : counters_.paths) {
-      if (path.name != read.state->path) continue;
+      if (path.name != taken) continue;
       path.reads.add();
       path.bytes.add(read.bytes);
     }

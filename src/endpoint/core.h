@@ -33,7 +33,7 @@ struct Counters {
   observe::Counter connections;
 };
 
-// A read that somebody asked for. Made by the caller's thread, then the loop's.
+// A read that somebody asked for. The caller's thread makes it, then the loop owns it.
 struct PendingRead {
   fabric::Descriptor descriptor;
   std::string secret;
@@ -41,9 +41,9 @@ struct PendingRead {
   std::vector<TensorView> targets;  // memory of the caller's
   std::shared_ptr<const plan::Stream> stream;
   std::uint64_t bytes = 0;
-  // Of frozen tensors, to be aliased: called, on any thread, when the alias is gone.
+  // For frozen tensors that are to be aliased: called, on any thread, when the alias is gone.
   std::function<void()> let_go;
-  // Where they cannot be: makes targets to copy them to.
+  // For frozen tensors that cannot be aliased: makes targets to copy them to.
   std::function<void(PendingRead&)> copy_instead;
   Deadline deadline = Deadline::never();
   std::shared_ptr<ReadOperation::State> state;
@@ -56,7 +56,7 @@ class Core {
   ~Core();
 
   std::string expose(std::span<const TensorView> tensors);
-  // `memory` keeps the tensors' from being used again.
+  // `memory` keeps the memory of the tensors from being used again.
   std::string expose_frozen(std::span<const TensorView> tensors,
                             std::vector<std::shared_ptr<void>> memory);
   bool release(const fabric::Descriptor& descriptor);
@@ -91,7 +91,7 @@ class Core {
 
     // As the descriptor has it: a station numbers its regions for all transports.
     std::uint64_t number() const { return descriptor.ways.front().region; }
-    // Not the station's: we ourselves see to its end.
+    // The read is not the station's yet: the core itself sees to its end.
     bool waits_here() const { return stage == Stage::connecting || stage == Stage::holding; }
   };
 

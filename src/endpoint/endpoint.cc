@@ -1,9 +1,9 @@
 #include "tensorbus/endpoint.h"
+#include "base/mutex.h"
 
 #include <algorithm>
 #include <atomic>
 #include <future>
-#include <mutex>
 #include <utility>
 
 #include "base/secret.h"
@@ -162,12 +162,14 @@ class Endpoint::Impl {
 
   void close() noexcept {
     if (forked()) return;
-    const std::lock_guard lock(closing_);
+    const Lock lock(closing_);
     loop_.reset();
   }
 
-  // Of a forked child, which has no such thread.
-  void abandon() noexcept { [[maybe_unused]] const endpoint::Loop* const lost = loop_.release(); }
+  // Of a forked child, which has no such thread, and perhaps a lock that is held for ever.
+  void abandon() noexcept LOCKS_UNCHECKED {
+    [[maybe_unused]] const endpoint::Loop* const lost = loop_.release();
+  }
 
  private:
   [[noreturn]] static void throw_closed() {
@@ -223,8 +225,8 @@ class Endpoint::Impl {
   const std::shared_ptr<fabric::Pool> pool_;
   endpoint::Counters counters_;
   std::atomic<std::uint64_t> next_id_{1};
-  std::mutex closing_;
-  std::unique_ptr<endpoint::Loop> loop_;
+  Mutex closing_;
+  std::unique_ptr<endpoint::Loop> loop_ GUARDED_BY(closing_);
   std::shared_ptr<endpoint::Mailbox> mailbox_;
 };
 

@@ -2,12 +2,12 @@
 
 #include <poll.h>
 #include <pthread.h>
-#include <signal.h>
 
 #include <algorithm>
 
 #include "base/clock.h"
 #include "base/log.h"
+#include "os/process/process.h"
 
 namespace tensorbus::endpoint {
 namespace {
@@ -16,13 +16,6 @@ namespace {
 constexpr Duration spin_time = std::chrono::microseconds(50);
 // Peers take a station that is not polled for stopped.
 constexpr Duration longest_pause = std::chrono::milliseconds(500);
-
-// Signals belong to the application's threads.
-void block_signals_in_this_thread() {
-  sigset_t all;
-  ::sigfillset(&all);
-  ::pthread_sigmask(SIG_SETMASK, &all, nullptr);
-}
 
 void sleep_until(std::vector<pollfd>& descriptors, TimePoint at) {
   const Duration time = std::clamp(at - now(), Duration::zero(), longest_pause);
@@ -33,7 +26,7 @@ void sleep_until(std::vector<pollfd>& descriptors, TimePoint at) {
 }  // namespace
 
 bool Mailbox::post(Work work) {
-  const std::lock_guard lock(mutex_);
+  const Lock lock(mutex_);
   if (closed_) return false;
   work_.push_back(std::move(work));
   if (std::exchange(sleeping_, false)) bell_.signal();
@@ -41,32 +34,32 @@ bool Mailbox::post(Work work) {
 }
 
 std::vector<Mailbox::Work> Mailbox::take() {
-  const std::lock_guard lock(mutex_);
+  const Lock lock(mutex_);
   return std::exchange(work_, {});
 }
 
 std::vector<Mailbox::Work> Mailbox::close() {
-  const std::lock_guard lock(mutex_);
+  const Lock lock(mutex_);
   closed_ = true;
   return std::exchange(work_, {});
 }
 
 bool Mailbox::sleep() {
-  const std::lock_guard lock(mutex_);
+  const Lock lock(mutex_);
   if (!work_.empty()) return false;
   sleeping_ = true;
   return true;
 }
 
 void Mailbox::awake() {
-  const std::lock_guard lock(mutex_);
+  const Lock lock(mutex_);
   sleeping_ = false;
   bell_.drain();
 }
 
 Loop::Loop(std::unique_ptr<Core> core)
     : thread_([this, owned = std::move(core)]() mutable {
-        block_signals_in_this_thread();
+        os::block_signals_in_this_thread();
         ::pthread_setname_np(::pthread_self(), "tensorbus");
         run(std::move(owned));
       }) {}

@@ -4,10 +4,10 @@
 #include <atomic>
 #include <functional>
 #include <memory>
-#include <mutex>
 #include <thread>
 #include <vector>
 
+#include "base/mutex.h"
 #include "endpoint/core.h"
 #include "os/io/poll.h"
 
@@ -22,7 +22,7 @@ class Mailbox {
   bool post(Work work);
 
   std::vector<Work> take();
-  // The last that there is.
+  // Returns the last work; there is no more.
   std::vector<Work> close();
   // To sleep: false if there is work. Then wait for fd() and call awake().
   bool sleep();
@@ -30,14 +30,14 @@ class Mailbox {
   int fd() const noexcept { return bell_.get(); }
 
  private:
-  std::mutex mutex_;
-  std::vector<Work> work_;
   os::EventFd bell_;
-  bool sleeping_ = false;
-  bool closed_ = false;
+  Mutex mutex_;
+  std::vector<Work> work_ GUARDED_BY(mutex_);
+  bool sleeping_ GUARDED_BY(mutex_) = false;
+  bool closed_ GUARDED_BY(mutex_) = false;
 };
 
-// Spins briefly after something happened, then sleeps until the station or a caller wakes it.
+// Spins briefly after something happened, then sleeps until the station or a caller wakes the loop.
 class Loop {
  public:
   explicit Loop(std::unique_ptr<Core> core);

@@ -3,19 +3,24 @@
 namespace tensorbus {
 
 void ReadOperation::State::finish(Status outcome) {
-  const std::lock_guard lock(mutex);
+  const Lock lock(mutex);
   status = std::move(outcome);
   over.store(true, std::memory_order_release);
   if (event) event->signal();
 }
 
 void ReadOperation::State::set_path(std::string_view name) {
-  const std::lock_guard lock(mutex);
+  const Lock lock(mutex);
   path = name;
 }
 
+std::string ReadOperation::State::taken_path() {
+  const Lock lock(mutex);
+  return path;
+}
+
 void ReadOperation::State::set_received(std::shared_ptr<const Received> tensors) {
-  const std::lock_guard lock(mutex);
+  const Lock lock(mutex);
   received = std::move(tensors);
 }
 
@@ -23,7 +28,7 @@ bool ReadOperation::done() const noexcept { return state_->over.load(std::memory
 
 int ReadOperation::fd() const {
   os::check_not_forked(state_->generation, "read");
-  const std::lock_guard lock(state_->mutex);
+  const Lock lock(state_->mutex);
   if (!state_->event) {
     state_->event.emplace();
     if (done()) state_->event->signal();
@@ -38,7 +43,7 @@ void ReadOperation::wait(Deadline deadline) const {
       throw Error(Code::timeout, "the " + state_->what + " is not over yet");
     }
   }
-  const std::lock_guard lock(state_->mutex);
+  const Lock lock(state_->mutex);
   if (!state_->status.ok()) throw Error(state_->status);
 }
 
@@ -48,13 +53,10 @@ void ReadOperation::cancel() const noexcept {
 }
 
 std::shared_ptr<const Received> ReadOperation::received() const {
-  const std::lock_guard lock(state_->mutex);
+  const Lock lock(state_->mutex);
   return state_->received;
 }
 
-std::string ReadOperation::path() const {
-  const std::lock_guard lock(state_->mutex);
-  return state_->path;
-}
+std::string ReadOperation::path() const { return state_->taken_path(); }
 
 }  // namespace tensorbus

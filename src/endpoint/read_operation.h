@@ -4,10 +4,10 @@
 #include <atomic>
 #include <functional>
 #include <memory>
-#include <mutex>
 #include <optional>
 #include <string>
 
+#include "base/mutex.h"
 #include "os/io/poll.h"
 #include "os/process/fork.h"
 #include "tensorbus/endpoint.h"
@@ -23,16 +23,18 @@ struct ReadOperation::State {
   void set_path(std::string_view name);
   void set_received(std::shared_ptr<const Received> tensors);
 
+  std::string taken_path();
+
   const std::string what;  // "read from trainer (pid 12)"
   const std::function<void()> request_cancel;
   const unsigned generation = os::fork_generation();
   std::atomic<bool> over{false};
 
-  std::mutex mutex;
-  Status status;
-  std::string path;
-  std::shared_ptr<const Received> received;
-  std::optional<os::EventFd> event;  // made when somebody waits
+  Mutex mutex;
+  Status status GUARDED_BY(mutex);
+  std::string path GUARDED_BY(mutex);
+  std::shared_ptr<const Received> received GUARDED_BY(mutex);
+  std::optional<os::EventFd> event GUARDED_BY(mutex);  // made when somebody waits
 };
 
 }  // namespace tensorbus

@@ -20,7 +20,8 @@ struct Probe {
 };
 Probe own_probe();
 
-// Known by its pidfd: a pid alone could become somebody else's. Addresses are the lender's.
+// A lender is known by its pidfd: a pid alone could become somebody else's. Addresses are the
+// lender's.
 class Lender {
  public:
   // Error(denied) if the kernel does not let us in, with what it said.
@@ -32,7 +33,7 @@ class Lender {
   bool ended() const noexcept;
 
   // Copies between memory of ours and the lender's; the sums of both lengths are equal.
-  // Error(peer_lost) if the lender has ended, also meanwhile: then nothing that was read is its.
+  // Error(peer_lost) if the lender has ended, also meanwhile: what was read may be anybody's then.
   // Error(failed) for any other reason.
   void read(std::span<const iovec> local, std::span<const iovec> remote) const;
   void write(std::span<const iovec> local, std::span<const iovec> remote) const;

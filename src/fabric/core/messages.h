@@ -24,7 +24,8 @@ struct Message {
 struct PeerUp {
   std::shared_ptr<Peer> peer;
 };
-// Comes once for every connect() and every PeerUp, after the completions of its operations.
+// Comes once for every connect() and every PeerUp, after the completions of the connection's
+// operations.
 struct PeerLost {
   std::shared_ptr<Peer> peer;
   Status reason;
@@ -38,16 +39,17 @@ class Messages {
   // process answers than the address names. `secret` is the remote fabric's.
   virtual std::shared_ptr<Peer> connect(const Address& remote, const std::string& secret,
                                         Deadline deadline) = 0;
-  // PeerLost follows on both sides; operations that run on it end as cancelled. Nothing if it is
-  // lost already, told or not.
+  // PeerLost follows on both sides; operations that run on the connection end as cancelled. Does
+  // nothing if the peer is lost already, whether PeerLost has been told or not.
   virtual void disconnect(Peer& peer) = 0;
-  // From now on the host of this process may connect to us, if only some may. `who` is the caller's
-  // name for it: what it had before is forgotten, and without an address it may connect no more.
-  // For fabrics of networks; others know their callers without it.
+  // From now on the host at this address may connect to us, if only some may. `who` is the caller's
+  // name for that host: the address that the name had before is forgotten, and without an address
+  // the host may connect no more. For fabrics of networks; others know who calls them anyway.
   virtual void admit(const std::string& /*who*/, const std::optional<Address>& /*address*/) {}
 
-  // In order, once each, copied out before the call returns, at most max_message_bytes.
-  // Error(queue_full) when the peer does not take them; try again after a poll().
+  // Messages arrive in order, once each; they are copied out before the call returns and have at
+  // most max_message_bytes. Error(queue_full) when the peer does not take them; try again after a
+  // poll().
   virtual void send(Peer& peer, std::span<const std::byte> message) = 0;
 
  protected:

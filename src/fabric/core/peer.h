@@ -5,8 +5,9 @@
 
 namespace tensorbus::fabric {
 
-// Whoever opened it. Kept by the fabric while it lives and by whoever holds it; after PeerLost it
-// is a name and nothing else.
+// The same on both sides, whoever opened the connection. The fabric keeps the peer while the
+// connection lives, and a caller while the pointer is held; after PeerLost the peer is a name and
+// nothing else.
 class Peer {
  public:
   virtual ~Peer() = default;

@@ -7,11 +7,11 @@
 #include <atomic>
 #include <bit>
 #include <map>
-#include <mutex>
 #include <new>
 #include <tuple>
 #include <vector>
 
+#include "base/mutex.h"
 #include "os/io/memory.h"
 #include "os/process/fork.h"
 #include "tensorbus/status.h"
@@ -60,7 +60,7 @@ struct Pool::State {
 
   bool forked() const noexcept { return os::fork_generation() != generation; }
 
-  Segment& add_segment(std::size_t bytes) {
+  Segment& add_segment(std::size_t bytes) REQUIRES(mutex) {
     Segment segment{next_segment++, os::sealed_memfd("tensorbus pool", bytes), {}};
     segment.memory = os::map(segment.file, bytes, true, true);
     std::byte* address = segment.memory.data();
@@ -69,8 +69,7 @@ struct Pool::State {
     return segments.emplace(address, std::move(segment)).first->second;
   }
 
-  // Locked.
-  void widen(const os::Mapping& memory) noexcept {
+  void widen(const os::Mapping& memory) noexcept REQUIRES(mutex) {
     const auto first = reinterpret_cast<std::uintptr_t>(memory.data());
     lowest.store(std::min(lowest.load(std::memory_order_relaxed), first),
                  std::memory_order_relaxed);
@@ -86,21 +85,21 @@ struct Pool::State {
   }
 
   // A segment with room for a shared block that was never lent.
-  Segment& open_segment(std::size_t size) {
+  Segment& open_segment(std::size_t size) REQUIRES(mutex) {
     if (open == nullptr || open->memory.size() - open->fresh < size) {
       open = &add_segment(options.segment_bytes);
     }
     return *open;
   }
 
-  const Segment& segment_numbered(std::uint64_t number) const {
+  const Segment& segment_numbered(std::uint64_t number) const REQUIRES(mutex) {
     for (const auto& [address, segment] : segments) {
       if (segment.number == number) return segment;
     }
     throw Error(Code::invalid_argument, "the pool has no segment " + std::to_string(number));
   }
 
-  Segment* segment_at(const std::byte* data) {
+  Segment* segment_at(const std::byte* data) REQUIRES(mutex) {
     auto after = segments.upper_bound(const_cast<std::byte*>(data));
     if (after == segments.begin()) return nullptr;
     Segment& segment = std::prev(after)->second;
@@ -115,7 +114,7 @@ struct Pool::State {
   bool is_large(std::size_t bytes) const noexcept { return bytes > options.segment_bytes / 2; }
 
   // A block that came back and is not much larger than this, if there is one; its size then.
-  std::byte* reuse(std::size_t& size) {
+  std::byte* reuse(std::size_t& size) REQUIRES(mutex) {
     const std::size_t most = is_large(size) ? size + size / 4 : size;
     const auto found = free_blocks.lower_bound(size);
     if (found == free_blocks.end() || found->first > most) return nullptr;
@@ -128,7 +127,7 @@ struct Pool::State {
 
   std::byte* take(std::size_t bytes) {
     std::size_t size = size_for(bytes);
-    const std::lock_guard lock(mutex);
+    const Lock lock(mutex);
     std::byte* block = reuse(size);
     if (block != nullptr) {
       ++segment_at(block)->lent;
@@ -145,8 +144,8 @@ struct Pool::State {
     return block;
   }
 
-  // The lent block around this byte. Locked.
-  std::map<std::byte*, Lent>::iterator block_at(const std::byte* data) {
+  // The lent block around this byte.
+  std::map<std::byte*, Lent>::iterator block_at(const std::byte* data) REQUIRES(mutex) {
     auto after = blocks.upper_bound(const_cast<std::byte*>(data));
     if (after == blocks.begin()) return blocks.end();
     const auto found = std::prev(after);
@@ -156,7 +155,7 @@ struct Pool::State {
   void give_back(std::byte* block) noexcept {
     // The lock may be held for ever in a child, by a thread that it does not have.
     if (forked()) return;
-    const std::lock_guard lock(mutex);
+    const Lock lock(mutex);
     const auto found = blocks.find(block);
     if (--found->second.holders > 0) return;
     const std::size_t size = found->second.size;
@@ -168,7 +167,7 @@ struct Pool::State {
 
   void abandon(std::byte* first, const Adopted& file) noexcept {
     if (forked()) return;
-    const std::lock_guard lock(mutex);
+    const Lock lock(mutex);
     segments.erase(first);
     // Unless it was adopted again meanwhile.
     const auto known = adopted.find(file);
@@ -182,17 +181,18 @@ struct Pool::State {
 
   const PoolOptions options;
   const unsigned generation = os::fork_generation();
-  mutable std::mutex mutex;
-  std::map<std::byte*, Segment> segments;           // by address
   std::atomic<std::uintptr_t> lowest{UINTPTR_MAX};  // of all segments that ever were
   std::atomic<std::uintptr_t> end{0};
-  std::map<std::byte*, Lent> blocks;                           // that are lent, by address
-  std::map<std::size_t, std::vector<std::byte*>> free_blocks;  // by size, no list is empty
-  std::map<Adopted, std::weak_ptr<std::byte>> adopted;
-  Segment* open = nullptr;
-  std::uint64_t next_segment = 1;
-  std::size_t reserved = 0;
-  std::size_t lent = 0;
+  mutable Mutex mutex;
+  std::map<std::byte*, Segment> segments GUARDED_BY(mutex);  // by address
+  std::map<std::byte*, Lent> blocks GUARDED_BY(mutex);       // that are lent, by address
+  // By size; no list is empty.
+  std::map<std::size_t, std::vector<std::byte*>> free_blocks GUARDED_BY(mutex);
+  std::map<Adopted, std::weak_ptr<std::byte>> adopted GUARDED_BY(mutex);
+  Segment* open GUARDED_BY(mutex) = nullptr;
+  std::uint64_t next_segment GUARDED_BY(mutex) = 1;
+  std::size_t reserved GUARDED_BY(mutex) = 0;
+  std::size_t lent GUARDED_BY(mutex) = 0;
 };
 
 Pool::Pool(PoolOptions options) : state_(std::make_shared<State>(options)) {}
@@ -214,7 +214,7 @@ std::shared_ptr<void> Pool::keep(const void* data) {
   if (state_->forked()) return nullptr;
   std::byte* block = nullptr;
   {
-    const std::lock_guard lock(state_->mutex);
+    const Lock lock(state_->mutex);
     const auto found = state_->block_at(static_cast<const std::byte*>(data));
     if (found == state_->blocks.end()) return nullptr;
     ++found->second.holders;
@@ -226,7 +226,7 @@ std::shared_ptr<void> Pool::keep(const void* data) {
 std::optional<Place> Pool::find(const void* data, std::size_t bytes) const {
   const auto* first = static_cast<const std::byte*>(data);
   if (state_->forked() || state_->surely_outside(first)) return std::nullopt;
-  const std::lock_guard lock(state_->mutex);
+  const Lock lock(state_->mutex);
   const State::Segment* segment = state_->segment_at(first);
   if (segment == nullptr) return std::nullopt;
   const auto offset = static_cast<std::size_t>(first - segment->memory.data());
@@ -235,12 +235,12 @@ std::optional<Place> Pool::find(const void* data, std::size_t bytes) const {
 }
 
 os::Fd Pool::share(std::uint64_t number) const {
-  const std::lock_guard lock(state_->mutex);
+  const Lock lock(state_->mutex);
   return os::reopen_read_only(state_->segment_numbered(number).file);
 }
 
 os::Fd Pool::lend(std::uint64_t number) const {
-  const std::lock_guard lock(state_->mutex);
+  const Lock lock(state_->mutex);
   return os::duplicate(state_->segment_numbered(number).file.get());
 }
 
@@ -249,7 +249,7 @@ std::shared_ptr<std::byte> Pool::adopt(os::Fd file) {
   struct stat status {};
   if (::fstat(file.get(), &status) != 0) os::throw_errno("fstat");
   const bool writable = (::fcntl(file.get(), F_GETFL) & O_ACCMODE) == O_RDWR;
-  const std::lock_guard lock(state_->mutex);
+  const Lock lock(state_->mutex);
   const State::Adopted key{status.st_dev, status.st_ino, writable};
   if (const auto known = state_->adopted.find(key); known != state_->adopted.end()) {
     if (std::shared_ptr<std::byte> again = known->second.lock()) return again;
@@ -266,18 +266,18 @@ std::shared_ptr<std::byte> Pool::adopt(os::Fd file) {
 }
 
 bool Pool::has(std::uint64_t number) const {
-  const std::lock_guard lock(state_->mutex);
+  const Lock lock(state_->mutex);
   return std::ranges::any_of(state_->segments,
                              [&](const auto& entry) { return entry.second.number == number; });
 }
 
 std::size_t Pool::segment_size(std::uint64_t number) const {
-  const std::lock_guard lock(state_->mutex);
+  const Lock lock(state_->mutex);
   return state_->segment_numbered(number).memory.size();
 }
 
 PoolUse Pool::use() const {
-  const std::lock_guard lock(state_->mutex);
+  const Lock lock(state_->mutex);
   const auto own = std::ranges::count_if(state_->segments,
                                          [](const auto& entry) { return !entry.second.adopted; });
   return {static_cast<std::size_t>(own), state_->reserved, state_->lent};
@@ -285,12 +285,14 @@ PoolUse Pool::use() const {
 
 void Pool::trim() {
   if (state_->forked()) return;
-  const std::lock_guard lock(state_->mutex);
-  const auto in_unused = [&](std::byte* block) { return state_->segment_at(block)->lent == 0; };
+  const Lock lock(state_->mutex);
+  const auto in_unused = [&](std::byte* block) REQUIRES(state_->mutex) {
+    return state_->segment_at(block)->lent == 0;
+  };
   for (auto& [size, blocks] : state_->free_blocks) std::erase_if(blocks, in_unused);
   std::erase_if(state_->free_blocks, [](const auto& entry) { return entry.second.empty(); });
   if (state_->open != nullptr && state_->open->lent == 0) state_->open = nullptr;
-  std::erase_if(state_->segments, [&](const auto& entry) {
+  std::erase_if(state_->segments, [&](const auto& entry) REQUIRES(state_->mutex) {
     if (entry.second.lent > 0) return false;
     state_->reserved -= entry.second.memory.size();
     return true;

@@ -1,4 +1,5 @@
-// Memory that peers can map: blocks in sealed memfds, kept for the next one when they come back.
+// Memory that peers can map: blocks in sealed memfds. A block that comes back is kept for the next
+// caller.
 #pragma once
 
 #include <atomic>
@@ -24,8 +25,8 @@ struct PoolOptions {
   std::size_t segment_bytes = std::size_t{64} << 20;
 };
 
-// Thread safe; blocks may outlive it. A forked child sees the memory but owns none of it: there
-// allocate() throws, and dropping a block does nothing.
+// Thread safe; blocks may outlive the pool. A forked child sees the memory but owns none of it:
+// there allocate() throws, and dropping a block does nothing.
 class Pool {
  public:
   explicit Pool(PoolOptions options = {});
@@ -36,19 +37,19 @@ class Pool {
   std::shared_ptr<std::byte> allocate(std::size_t bytes);
   std::shared_ptr<std::atomic<std::uint64_t>> allocate_word(std::uint64_t value);
 
-  // Keeps the block that holds this byte from coming back, also after its last holder is gone; null
-  // if it is in none.
+  // Keeps the block that holds this byte from coming back, also after the block's last holder is
+  // gone; null if the byte is in no block.
   std::shared_ptr<void> keep(const void* data);
 
   // Where these bytes lie, if they lie in one segment of this pool.
   std::optional<Place> find(const void* data, std::size_t bytes) const;
-  // The memory of a segment for a peer, who can only read it.
+  // The memory of a segment for a peer, who can only read that.
   os::Fd share(std::uint64_t segment) const;
-  // For an agent of ours, who writes to it too.
+  // The memory of a segment for an agent of ours, who writes there, too.
   os::Fd lend(std::uint64_t segment) const;
-  // A segment of another process' pool becomes one of this: from its first byte, writable if the
-  // descriptor is, until the last copy of the pointer is gone. Adopted twice, it is there once.
-  // Error(denied) if it is not sealed.
+  // A segment of another process' pool becomes one of this pool: from the segment's first byte,
+  // writable if the descriptor is, until the last copy of the pointer is gone. A segment that is
+  // adopted twice is there once. Error(denied) if the file is not sealed.
   std::shared_ptr<std::byte> adopt(os::Fd file);
   bool has(std::uint64_t segment) const;
   std::size_t segment_size(std::uint64_t segment) const;

@@ -18,9 +18,9 @@ struct PortRange {
 
 // "A-B" or "A"; empty: any. Error(invalid_argument) for all else.
 PortRange parse_port_range(std::string_view text);
-// Error(invalid_argument) if it is none.
+// Error(invalid_argument) if these are no range.
 void check(const PortRange& ports);
-// This one, or if it is any what TENSORBUS_PORTS says. Checked.
+// The given range, or if that is any port, what TENSORBUS_PORTS says. Checked.
 PortRange effective(const PortRange& ports);
 std::string to_string(const PortRange& ports);
 

@@ -18,12 +18,12 @@
 
 namespace tensorbus::fabric {
 
-// Chosen by the caller; one operation at a time has it.
+// Chosen by the caller; one operation at a time has a number.
 enum class OpId : std::uint64_t {};
 
 // A 64-bit word at its owner that one peer may compare-and-swap: on one host both ends touch the
-// same memory, on a network the owner's fabric swaps when asked. Valid as long as the Peer it was
-// made for; a number is never used again on that connection.
+// same memory, on a network the owner's fabric swaps when asked. A word is valid as long as the
+// Peer that it was made for; its number is never used again on that connection.
 struct Word {
   std::uint32_t number = 0;
   std::atomic<std::uint64_t>* value = nullptr;
@@ -94,7 +94,8 @@ class Reads {
   // The peer's word where both see it, or null on a network: there the owner sends messages.
   virtual const std::atomic<std::uint64_t>* watch(Peer& peer, std::uint32_t word) = 0;
 
-  // Its completion still comes, as cancelled unless it was over. An unknown id is ignored.
+  // The operation's completion still comes, as cancelled unless it was over. An unknown id is
+  // ignored.
   virtual void cancel(OpId id) noexcept = 0;
 
  protected:

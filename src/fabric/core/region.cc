@@ -19,30 +19,31 @@ constexpr wire::Title forms_title{"region's list of tensors"};
   throw Error(Code::invalid_argument, message);
 }
 
-void check_part(const plan::Part& part, const char* side, const Shape& stream_shape,
-                Dtype stream_dtype, const TensorForm& form) {
+void check_part(std::size_t tensor, const char* side, const Shape& stream_shape, Dtype stream_dtype,
+                const TensorForm& form) {
   if (form.dtype == stream_dtype && form.shape == stream_shape) return;
   const auto text = [](Dtype dtype, const Shape& shape) {
     return std::string(to_string(dtype)) + " " + to_string(shape);
   };
-  refuse(std::string(side) + " tensor " + std::to_string(part.tensor) + " is " +
+  refuse(std::string(side) + " tensor " + std::to_string(tensor) + " is " +
          text(form.dtype, form.shape) + ", the stream was made for " +
          text(stream_dtype, stream_shape));
 }
 
-void check_index(const plan::Part& part, const char* side, std::size_t count) {
-  if (part.tensor < count) return;
-  refuse("the stream names " + std::string(side) + " tensor " + std::to_string(part.tensor) +
+void check_index(std::size_t tensor, const char* side, std::size_t count) {
+  if (tensor < count) return;
+  refuse("the stream names " + std::string(side) + " tensor " + std::to_string(tensor) +
          ", there are " + std::to_string(count));
 }
 
 // Spans that lead outside of the tensor are refused, so that a stream from anywhere is safe to run.
-void check_spans(const plan::Part& part, const Shape& shape, std::int64_t plan::Span::*first) {
+void check_spans(const plan::Part& part, std::size_t tensor, const Shape& shape,
+                 std::int64_t plan::Span::*first) {
   if (part.dims.size() != shape.size()) refuse("a part has another number of dimensions");
   for (std::size_t dim = 0; dim < shape.size(); ++dim) {
     for (const plan::Span& span : part.dims[dim]) {
       if (span.length < 1 || span.*first < 0 || span.*first > shape[dim] - span.length) {
-        refuse("tensor " + std::to_string(part.tensor) + ": a piece leads outside of dimension " +
+        refuse("tensor " + std::to_string(tensor) + ": a piece leads outside of dimension " +
                std::to_string(dim));
       }
     }
@@ -103,25 +104,27 @@ Extent extent_of(const TensorForm& form) {
 
 void check_source(const plan::Stream& stream, const Forms& forms) {
   for (const plan::Part& part : stream.parts) {
-    check_index(part, "source", forms.size());
-    check_part(part, "source", part.source_shape, part.types.source, forms[part.tensor]);
-    check_spans(part, part.source_shape, &plan::Span::source);
+    const std::size_t tensor = part.source_tensor;
+    check_index(tensor, "source", forms.size());
+    check_part(tensor, "source", part.source_shape, part.types.source, forms[tensor]);
+    check_spans(part, tensor, part.source_shape, &plan::Span::source);
   }
 }
 
 void check_target(const plan::Stream& stream, std::span<const TensorView> targets) {
   for (const plan::Part& part : stream.parts) {
-    check_index(part, "target", targets.size());
-    const TensorView& target = targets[part.tensor];
+    const std::size_t tensor = part.target_tensor;
+    check_index(tensor, "target", targets.size());
+    const TensorView& target = targets[tensor];
     const TensorForm form = form_of(target);
-    check_part(part, "target", part.target_shape, part.types.target, form);
+    check_part(tensor, "target", part.target_shape, part.types.target, form);
     extent_of(form);
-    check_spans(part, part.target_shape, &plan::Span::target);
+    check_spans(part, tensor, part.target_shape, &plan::Span::target);
     if (target.read_only) {
-      refuse("target tensor " + std::to_string(part.tensor) + " is read-only");
+      refuse("target tensor " + std::to_string(tensor) + " is read-only");
     }
     if (repeats_itself(target)) {
-      refuse("target tensor " + std::to_string(part.tensor) +
+      refuse("target tensor " + std::to_string(tensor) +
              " is expanded: several of its elements share one address");
     }
   }
@@ -144,8 +147,8 @@ plan::Stream whole_stream(const Forms& source, std::span<const Dtype> target,
       refuse("tensor " + std::to_string(tensor) + " cannot be converted from " +
              std::string(to_string(form.dtype)) + " to " + std::string(to_string(target[tensor])));
     }
-    plan::Part part{
-        tensor, {form.dtype, target[tensor]}, form.dtype, form.shape, form.shape, {}, elements, 0};
+    const plan::Types types{form.dtype, target[tensor]};
+    plan::Part part{tensor, tensor, types, form.dtype, form.shape, form.shape, {}, elements, 0};
     for (const std::int64_t length : form.shape) part.dims.push_back({{0, 0, length}});
     part.wire_offset = ceil_divide(stream.wire_bytes, plan::part_alignment) * plan::part_alignment;
     const std::int64_t bytes =

@@ -28,8 +28,9 @@ plan::Strides strides_of(std::span<const TensorView> tensors);
 std::string encode(const Forms& forms);
 Forms decode_forms(std::string_view bytes);
 
-// The bytes that the elements of a tensor touch, counted from its first element; both 0 if it has
-// none. Error(invalid_argument) if it is malformed or leads beyond 63 bits.
+// The bytes that the elements of a tensor touch, counted from its first element; both 0 for a
+// tensor without elements. Error(invalid_argument) if the tensor is malformed or leads beyond 63
+// bits.
 struct Extent {
   std::int64_t begin = 0;  // negative with negative strides
   std::int64_t end = 0;
@@ -46,9 +47,9 @@ void check_target(const plan::Stream& stream, std::span<const TensorView> target
 plan::Stream whole_stream(const Forms& source, std::span<const Dtype> target,
                           std::int64_t chunk_bytes = plan::default_chunk_bytes);
 
-// Counts upwards, at its owner, for all who read: memory offered under a ticket is lent while the
-// gate has not passed it. To take memory back is to move the gate; what is read before and checked
-// after is either whole or refused. `counter` lies where peers can see it.
+// A gate counts upwards, at its owner, for all who read: memory offered under a ticket is lent
+// while the gate has not passed it. To take memory back is to move the gate; what is read before
+// and checked after is either whole or refused. `counter` lies where peers can see it.
 class Gate {
  public:
   explicit Gate(std::shared_ptr<std::atomic<std::uint64_t>> counter)
@@ -57,13 +58,14 @@ class Gate {
   bool open(std::uint64_t ticket) const noexcept {
     return counter_->load(std::memory_order_relaxed) <= ticket;
   }
-  // After the last byte was read. Orders those loads before the look at the gate.
+  // After the last byte was read. Orders the loads of the bytes before the look at the gate.
   bool still_open(std::uint64_t ticket) const noexcept {
     std::atomic_thread_fence(std::memory_order_acquire);
     return open(ticket);
   }
   std::uint64_t value() const noexcept { return counter_->load(std::memory_order_relaxed); }
-  // Past every ticket below `value`; never backwards. The owner writes to its memory only after it.
+  // Past every ticket below `value`; never backwards. The owner writes to its memory only after the
+  // gate has moved.
   void move_to(std::uint64_t value) noexcept;
 
   const std::shared_ptr<std::atomic<std::uint64_t>>& counter() const noexcept { return counter_; }
@@ -72,8 +74,8 @@ class Gate {
   std::shared_ptr<std::atomic<std::uint64_t>> counter_;
 };
 
-// Exposed memory, at its owner. Dropping it withdraws it: the gate need not move, no new read
-// finds it, running ones fail. Outlived by nothing: drop regions before their fabric.
+// Exposed memory, at its owner. Dropping the region withdraws the memory: the gate need not move,
+// no new read finds the region, running ones fail. Drop regions before their fabric.
 class Region {
  public:
   virtual ~Region() = default;
@@ -82,7 +84,7 @@ class Region {
   virtual Gate& gate() noexcept = 0;
 
   // Readers whose data must be packed here ask for a stream by its number. Both sides compute the
-  // same stream; it is never sent. 0 is whole_stream() and always known.
+  // same stream; no stream is ever sent. 0 is whole_stream() and always known.
   virtual void serve(std::uint64_t number, plan::Stream stream) = 0;
 };
 
@@ -93,17 +95,17 @@ struct Alias {
   std::shared_ptr<void> memory;
 };
 
-// A region of a peer, as an attach gave it. Valid as long as it is held; reading from it after the
-// peer is lost is an error like any other.
+// A region of a peer, as an attach gave it. Valid as long as the pointer is held; reading from the
+// region after the peer is lost is an error like any other.
 class RemoteRegion {
  public:
   virtual ~RemoteRegion() = default;
   virtual std::uint64_t number() const noexcept = 0;
   virtual const Forms& forms() const noexcept = 0;
-  // How its bytes will come: "mapped", "process_vm_readv", "packed", "network".
+  // How the region's bytes will come: "mapped", "process_vm_readv", "packed", "network".
   virtual std::string_view path() const noexcept = 0;
   // Without a copy, where the owner's memory can be mapped. Valid also when the peer is gone, but
-  // shows what the owner writes later: both must have agreed that it does not.
+  // shows what the owner writes later: both must have agreed that the owner writes no more.
   virtual std::optional<Alias> alias() const { return std::nullopt; }
 };
 

@@ -117,7 +117,7 @@ TEST(CheckSourceTest, StreamsThatLeadOutsideAreRefused) {
   plan::Stream stream = whole_stream(forms, types);
   stream.parts[0].dims[0][0] = {1, 0, 4};
   EXPECT_THAT(refusal([&] { check_source(stream, forms); }), testing::HasSubstr("outside"));
-  stream.parts[0].tensor = 1;
+  stream.parts[0].source_tensor = 1;
   EXPECT_THAT(refusal([&] { check_source(stream, forms); }), testing::HasSubstr("there are 1"));
 }
 

@@ -10,7 +10,8 @@ bool strided_alike(const Read& read) {
   const Forms& first = read.sources.front().region->forms();
   return std::ranges::all_of(read.sources, [&](const Source& source) {
     return std::ranges::all_of(read.stream->parts, [&](const plan::Part& part) {
-      return source.region->forms()[part.tensor].strides == first[part.tensor].strides;
+      return source.region->forms()[part.source_tensor].strides ==
+             first[part.source_tensor].strides;
     });
   });
 }

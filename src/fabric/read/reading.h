@@ -43,9 +43,9 @@ class Bound {
 
 class Reading {
  public:
-  // Checks it.
+  // Checks the read.
   explicit Reading(Read read);
-  // With what was bound for it, or for one like it.
+  // With what was bound for this read, or for one like it.
   Reading(Read read, std::shared_ptr<Bound> bound);
 
   const Read& read() const noexcept { return read_; }
@@ -58,14 +58,15 @@ class Reading {
   // Straight from memory that this process sees: one pass. A member is the first elements of its
   // tensors, by position in the batch.
   void copy(std::size_t chunk, std::span<const copy::Sources> members);
-  // From memory of the only member that is elsewhere, `fetch` brings it: stage() comes first.
+  // From memory of the only member that is elsewhere; `fetch` brings that memory: stage() comes
+  // first.
   void stage(TensorMemory source);
   void copy_staged(std::size_t chunk, const Fetch& fetch);
   // From what every member packed, in the order of the sources.
   void scatter(std::size_t chunk, std::span<const std::span<const std::byte>> wires);
 
-  // Where a program that binds both sides writes. What others than copy() write there is to be
-  // stored. Only if the members are alike.
+  // Where a program that binds both sides writes. What others than copy() write to these targets is
+  // to be stored. Only if the members are alike.
   TargetSide& direct();
 
  private:

@@ -50,9 +50,10 @@ Staging::Staging(plan::Program& program, Side side, TensorMemory memory)
     std::size_t used = 0;
     for (std::size_t i = chunk.first_run; i < chunk.end_run; ++i) {
       const plan::ProgramPart& part = program.parts[program.runs[i].part];
-      if (!memory_.elsewhere[part.tensor]) continue;
+      const std::size_t tensor = side == Side::source ? part.source_tensor : part.target_tensor;
+      if (!memory_.elsewhere[tensor]) continue;
       Staged staged;
-      staged.remote = memory_.first[part.tensor];
+      staged.remote = memory_.first[tensor];
       staged.scratch = used;
       stage(program.runs[i], side, item_bytes(side == Side::source ? part.source : part.target),
             staged);

@@ -43,7 +43,7 @@ class Staging {
   }
   // Nothing is elsewhere: both calls do nothing.
   bool idle() const noexcept { return runs_.empty(); }
-  // Error as Lender's, or as what is given instead of it.
+  // Throws what the Lender throws, or what is given instead of a lender.
   void fetch(std::size_t chunk);
   void fetch(std::size_t chunk, const Fetch& fetch);
   void store(std::size_t chunk);
@@ -78,7 +78,7 @@ class Staging {
 };
 
 // The targets of a read: the program that many reads share, or where targets are elsewhere a copy
-// of it that passes through scratch. The shared one is borrowed.
+// of that program that passes through scratch. The shared program is borrowed.
 class TargetSide {
  public:
   TargetSide(const plan::Program& shared, const TensorMemory& memory);
@@ -106,14 +106,14 @@ class TargetSide {
   std::unique_ptr<Own> own_;
 };
 
-// A stream bound to its owner's tensors, for those who ask for it packed.
+// A stream bound to its owner's tensors, for readers who ask for the stream packed.
 class Packer {
  public:
   Packer(plan::Program program, TensorMemory memory);
 
   const plan::Program& program() const noexcept { return program_; }
   void gather(std::size_t chunk, std::span<std::byte> wire);
-  // What is elsewhere is fetched so, and not from a lender.
+  // Tensors that are elsewhere are fetched by this function, and not from a lender.
   void gather(std::size_t chunk, std::span<std::byte> wire, const Fetch& fetch);
 
  private:

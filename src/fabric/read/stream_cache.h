@@ -15,7 +15,7 @@ namespace tensorbus::fabric {
 class ReadForms {
  public:
   explicit ReadForms(const Read& read);
-  // The same forms, and targets that may be written: all that was checked holds for it too.
+  // The same forms, and targets that may be written: all that was checked holds for this read, too.
   bool fits(const Read& read) const;
 
   const Forms& source(std::size_t member) const { return sources_[member].forms; }
@@ -60,7 +60,7 @@ class StreamCache {
     std::vector<std::shared_ptr<Value>> values;
   };
 
-  // Now and then, so that it costs nothing much.
+  // Called now and then, so that the clean-up costs little.
   void forget_the_gone() {
     if (entries_.size() < look_at_size_) return;
     std::erase_if(entries_, [](const auto& entry) { return entry.second.stream.expired(); });

@@ -8,10 +8,10 @@
 
 namespace tensorbus::fabric {
 
-// All of one process. One address stays what it is.
+// The addresses are all of one process. A single address stays what it is.
 Address joined(std::span<const Address> addresses);
-// The addresses that one holds; one of a single transport holds itself. Error(invalid_argument) if
-// it is malformed.
+// The addresses that this one holds; an address of a single transport holds itself.
+// Error(invalid_argument) if the address is malformed.
 std::vector<Address> parts_of(const Address& address);
 
 // The same process, to be reached over the network only: for reads from several hosts at once. An

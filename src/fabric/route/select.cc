@@ -28,12 +28,13 @@ Status judge_ucx(const Reach& reach) {
 
 Reach own_reach(std::string_view bind) {
   Reach reach{os::host_key(), {}, {}};
-  if (!has_ucx()) {
-    reach.no_ucx = describe_ucx();
-  } else if (bind.empty()) {
+  // Asked first: who is not bound to an address does not load UCX.
+  if (bind.empty()) {
     reach.no_ucx =
         "this process uses no network; bind it to an address of this machine that the peer can "
         "reach (TENSORBUS_BIND)";
+  } else if (!has_ucx()) {
+    reach.no_ucx = describe_ucx();
   }
   return reach;
 }

@@ -19,7 +19,7 @@ struct Reach {
   std::string no_ucx;
 };
 
-// Of this process, if it listens on `bind`; empty: on no network.
+// What this process can reach others with, if it listens on `bind`; empty: on no network.
 Reach own_reach(std::string_view bind);
 
 // One fabric's answer to "can you reach this peer?".
@@ -33,13 +33,13 @@ struct Verdict {
 // process). Nothing is sent: a fabric that would serve may still find nobody there.
 std::vector<Verdict> select(const Reach& reach, std::span<const Address> peer);
 
-// The ways to one peer, the preferred first: one that refuses gives way to the next.
+// The ways to one peer, the preferred first: a way that refuses is followed by the next.
 class Route {
  public:
   Route() = default;
   explicit Route(std::vector<Verdict> verdicts);
 
-  // The one to take; null if none is left.
+  // The way to take; null if none is left.
   const Verdict* way() const noexcept;
   // That way does not serve after all.
   void refuse(Status reason);

@@ -35,27 +35,27 @@ struct NetworkOptions {
 // Regions are exposed through both transports; a read takes all its bytes through one, so its
 // sources must be connected through the same.
 //
-// It does not survive a fork: its sockets are closed in the child, its memory is the parent's.
-// There every call throws Error(failed) and dropping it does nothing. Regions look after
-// themselves.
+// A station does not survive a fork: its sockets are closed in the child, its memory is the
+// parent's. In the child every call throws Error(failed) and dropping the station does nothing.
+// Regions look after themselves.
 class Station final : public Fabric {
  public:
   // Listens on this host at once.
   explicit Station(StationOptions options);
   ~Station() override;
 
-  // At most once, and before anybody is told the address: it changes. Error: invalid_argument for
-  // settings, unsupported in a build without UCX, failed with UCX's text.
+  // At most once, and before anybody is told the address, which changes. Error: invalid_argument
+  // for settings, unsupported in a build without UCX, failed with UCX's text.
   void open_network(NetworkOptions options);
 
   // One per transport, the preferred first.
   std::span<const Address> addresses() const noexcept { return addresses_; }
   // The ways to a process that has these addresses.
   Route route_to(std::span<const Address> peer) const { return Route(select(reach_, peer)); }
-  // By the way that the route has come to.
+  // Connects by the way that the route has come to.
   std::shared_ptr<Peer> connect(const Route& route, const std::string& secret, Deadline deadline);
-  // The transport that serves a peer. For those who cannot afford that the station looks it up for
-  // every message; it knows nothing of forks.
+  // The transport that serves a peer. For callers who cannot afford that the station looks it up
+  // for every message; a transport knows nothing of forks.
   Fabric& serving(const Peer& peer) { return part_of(peer); }
 
   const Address& address() const noexcept override { return address_; }
@@ -97,7 +97,7 @@ class Station final : public Fabric {
     return part_of(peer).inlet(peer, number);
   }
 
-  // The events of one transport: of both they would have to be copied. They take turns.
+  // The events of one transport: those of both would have to be copied. The transports take turns.
   std::span<const Event> poll() override;
   bool arm() override;
   int fd() const noexcept override;

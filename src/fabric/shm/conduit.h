@@ -14,13 +14,13 @@ namespace tensorbus::fabric {
 inline constexpr std::size_t ring_capacity = 256 * 1024;
 inline constexpr std::uint32_t words_per_side = 8192;
 
-// Both ends can write all of it, so nothing in it is believed; the worst a peer can do is to break
-// its own connection.
+// Both ends can write all of this memory, so nothing in it is believed; the worst a peer can do is
+// to break its own connection.
 class ShmConduit {
  public:
   enum class Side { connector, acceptor };
 
-  // For the connector, who makes it.
+  // For the connector, who makes the memory.
   static os::Fd make_file();
   // Error(denied) if the file is not sealed or has another size.
   ShmConduit(const os::Fd& file, Side side);

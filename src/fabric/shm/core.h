@@ -63,7 +63,7 @@ class ShmCore final : public Fabric {
   };
 
   // fabric.cc
-  // Error(peer_lost) if it is not up, or not ours.
+  // Error(peer_lost) if the peer is not up, or not ours.
   const ShmPeer& connected(const Peer& peer) const;
   PeerPtr usable(const Peer& peer) const;
   std::atomic<std::uint64_t>& word_of(const Peer& peer, std::uint32_t word) const;

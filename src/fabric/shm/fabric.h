@@ -15,14 +15,14 @@ struct ShmOptions {
   std::string name;            // Identity::name
   std::string secret;          // what those who connect must know
   std::shared_ptr<Pool> pool;  // whose memory peers map; null: an own one, for words only
-  // Private memory is read with process_vm_readv where the kernel allows it; otherwise, or without
-  // this, its owner packs it.
+  // Private memory is read with process_vm_readv where the kernel allows that; otherwise, or
+  // without this option, the owner packs its memory.
   bool read_process_memory = true;
   const Clock* clock = &steady_clock();
 };
 
-// Listens at once. A peer that dies is lost at once; one that is not polled for 6 s (stopped, or
-// stuck) is lost too. Of no use in a forked child: its station says so.
+// Listens at once. A peer that dies is lost at once; a peer that is not polled for 6 s (stopped, or
+// stuck) is lost, too. Of no use in a forked child: the station says so.
 std::unique_ptr<Fabric> make_shm_fabric(ShmOptions options);
 
 }  // namespace tensorbus::fabric

@@ -45,7 +45,8 @@ std::string packet(PacketKind kind, std::string_view body);
 
 struct Greeting {
   Identity self;
-  // Where the sender's id lies in its memory: whoever reads it there may read the rest.
+  // Where the sender's id lies in its memory: a process that can read the id there may read the
+  // rest.
   std::uint64_t probe = 0;
   Id16 nonce{};
 };
@@ -56,7 +57,7 @@ struct Hello {
 
 std::string encode(const Greeting& greeting);
 std::string encode(const Hello& hello);
-// Error(failed) for bytes that are not one.
+// Error(failed) for bytes that are no packet.
 Greeting decode_greeting(std::string_view bytes);
 Hello decode_hello(std::string_view bytes);
 
@@ -69,10 +70,10 @@ std::string encode(const Status& status);
 Status decode_status(std::string_view bytes);
 
 // The pid of the other end as this process sees it, 0 if it lives in another pid namespace.
-// Error(denied) unless it runs as the same user.
+// Error(denied) unless the other process runs as the same user.
 pid_t check_credentials(const os::Fd& socket);
 
-// Error(invalid_argument) if a process that we can see is not the one that it should be.
+// Error(invalid_argument) if a process that we can see is not the one that was meant.
 void check_identity(pid_t pid, const Identity& claimed);
 
 }  // namespace tensorbus::fabric

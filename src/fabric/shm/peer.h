@@ -1,4 +1,4 @@
-// A connection to a process of this host, from the first packet to its end.
+// A connection to a process of this host, from its first packet to its end.
 #pragma once
 
 #include <deque>
@@ -43,7 +43,7 @@ struct Ask {
 std::string encode(const Ask& ask);
 Ask decode_ask(std::string_view bytes);
 
-// State and memory only; ShmFabric decides. Closing it closes everything that it holds.
+// State and memory only; ShmFabric decides. Closing a peer closes everything that the peer holds.
 class ShmPeer final : public Peer {
  public:
   enum class Stage {
@@ -74,7 +74,7 @@ class ShmPeer final : public Peer {
   bool flush();
   bool has_unsent() const noexcept { return !outbox_.empty(); }
 
-  // Through the ring, or later when it is full.
+  // Through the ring, or later when the ring is full.
   void push(std::uint8_t kind, std::string body);
   bool push_now(std::uint8_t kind, std::span<const std::byte> body);
   void flush_ring();

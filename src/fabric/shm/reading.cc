@@ -157,14 +157,14 @@ void ShmReading::read_straight(const Member& member) {
   for (const plan::Run& run : program.runs_of(program.chunks[next_])) {
     const plan::ProgramPart& part = program.parts[run.part];
     const std::size_t bytes = static_cast<std::size_t>(run.length) * item_bytes(part.source);
-    const std::byte* const mapped = member.region->mapped()[part.tensor];
+    const std::byte* const mapped = member.region->mapped()[part.source_tensor];
     for_rows(run, [&](std::int64_t source, std::int64_t target) {
-      std::byte* const to = targets.tensors()[part.tensor] + target;
+      std::byte* const to = targets.tensors()[part.target_tensor] + target;
       if (mapped != nullptr) {
         std::memcpy(to, mapped + source, bytes);
         return;
       }
-      remote.push_back({remote_pointer(member.region->address(part.tensor), source), bytes});
+      remote.push_back({remote_pointer(member.region->address(part.source_tensor), source), bytes});
       local.push_back({to, bytes});
     });
   }

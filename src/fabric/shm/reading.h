@@ -1,5 +1,5 @@
 // A read from processes of this host: out of mapped memory in one pass, out of another process'
-// private memory, or chunk by chunk as its owner packs them.
+// private memory, or chunk by chunk as the owner packs them.
 #pragma once
 
 #include <sys/uio.h>
@@ -22,18 +22,19 @@ class ShmReading {
 
   using Cache = StreamCache<Bound>;
 
-  // Checks it: Error(invalid_argument).
+  // Checks the read: Error(invalid_argument).
   ShmReading(Read read, Cache& cache);
   ShmReading(const ShmReading&) = delete;
   ShmReading& operator=(const ShmReading&) = delete;
-  // Gives its window slots back.
+  // Gives the read's window slots back.
   ~ShmReading();
 
   const Read& read() const noexcept { return reading_.read(); }
   std::int64_t bytes_done() const noexcept { return reading_.bytes_before(next_); }
 
-  // On by at most one chunk. Waiting: nothing can be done until an owner answers. Done: the gates
-  // were open after the last byte. Error(withdrawn, peer_lost, failed) ends it.
+  // Gets the read on by at most one chunk. Waiting: nothing can be done until an owner answers.
+  // Done: the gates were open after the last byte. Error(withdrawn, peer_lost, failed) ends the
+  // read.
   Progress step(std::uint64_t& last_request);
 
  private:
@@ -61,7 +62,7 @@ class ShmReading {
   bool reduces() const noexcept { return members_.size() > 1; }
   void check_open() const;
   void read_straight(const Member& member);
-  // False: it has to wait.
+  // False: the read has to wait.
   bool fetch(Member& member, std::uint64_t& last_request);
   void gather(Member& member);
   bool fetch_packed(Member& member, std::uint64_t& last_request);

@@ -17,9 +17,9 @@
 
 namespace tensorbus::fabric {
 
-// What an owner keeps of a region. `alive` holds the region's number until it is dropped: numbers
-// are never used again, so whoever checks it after reading knows that the region was there all the
-// time, even if the word has since gone to another.
+// What an owner keeps of a region. `alive` holds the region's number until the region is dropped:
+// numbers are never used again, so a reader who checks `alive` after reading knows that the region
+// was there all the time, even if the word has since gone to another region.
 struct ShmExposed {
   std::uint64_t number = 0;
   Forms forms;
@@ -37,8 +37,8 @@ struct ShmExposed {
   Packer& packer(std::uint64_t stream);
 };
 
-// What a peer is told: forms, places and addresses. `segments` are those that it must have mapped;
-// the addresses are the lender's if there is one.
+// What a peer is told: forms, places and addresses. `segments` are those that the peer must have
+// mapped; the addresses are the lender's if there is one.
 struct ShmTable {
   std::string bytes;
   std::set<std::uint64_t> segments;
@@ -48,14 +48,14 @@ ShmTable describe(const ShmExposed& exposed, const Pool& pool);
 // A segment of a peer's pool. Used by the thread that polls.
 class ShmSegment {
  public:
-  // Without `keep_file` it is mapped now, and cannot be aliased.
+  // Without `keep_file` the segment is mapped now, and cannot be aliased.
   ShmSegment(os::Fd file, std::size_t size, bool keep_file);
 
   std::size_t size() const noexcept { return size_; }
-  // Mapped when somebody first looks: what is only aliased never is.
+  // The segment is mapped when somebody first looks: one that is only aliased never is.
   const std::byte* data() const;
-  // For who reads all of this part: its pages are made ready together. Others of the segment may
-  // be of tensors that are read elsewhere, or of none.
+  // For a reader of all of this part: the part's pages are made ready together. Other pages of the
+  // segment may be of tensors that are read elsewhere, or of none.
   const std::byte* data(std::size_t begin, std::size_t end) const;
   // A part, from a page on, for this process alone. Needs the file.
   os::Mapping alias(std::size_t begin, std::size_t end) const;
@@ -81,7 +81,7 @@ class ShmRemoteRegion final : public RemoteRegion {
   // From describe(), checked against the segments that the owner sent: Error(failed) if anything
   // leads outside of them.
   ShmRemoteRegion(std::string_view table, const Segments& segments, Otherwise otherwise);
-  // Of a table: where its lender can be probed, if it has one.
+  // Of a table: where the lender can be probed, if there is one.
   static std::optional<Probe> probe_in(std::string_view table);
 
   std::uint64_t number() const noexcept override { return number_; }
@@ -95,7 +95,7 @@ class ShmRemoteRegion final : public RemoteRegion {
   std::uint64_t address(std::size_t tensor) const noexcept { return addresses_[tensor]; }
   const Lender* lender() const noexcept { return lender_.get(); }
 
-  // After the last byte was read: the region is there and its gate has not passed the ticket.
+  // After the last byte was read: the region is there and the gate has not passed the ticket.
   bool still_open(std::uint64_t ticket) const noexcept {
     std::atomic_thread_fence(std::memory_order_acquire);
     return alive_->load(std::memory_order_relaxed) == number_ &&

@@ -1,11 +1,11 @@
 // Messages from one process to another through shared memory: one producer, one consumer.
 //
-// A message starts on a cache line with a word that says that it is there, and how long it is: one
-// line that goes from core to core brings a short message and the news of it.
+// A message starts on a cache line with a word that says that the message is there, and how long it
+// is: one line that goes from core to core brings a short message together with the news of it.
 //
 // Each end keeps its own index, so whatever the other process writes into the memory, indices stay
-// inside it; a message is copied out before anybody looks at it. What cannot be (an index from
-// nowhere, a length that does not fit) is Error(failed), for good.
+// inside the ring; a message is copied out before anybody looks at its bytes. What cannot be (an
+// index from nowhere, a length that does not fit) is Error(failed), for good.
 #pragma once
 
 #include <atomic>
@@ -55,11 +55,11 @@ class RingConsumer {
   RingConsumer(std::byte* memory, std::size_t capacity) noexcept;
 
   bool empty() const noexcept { return first() == 0; }
-  // False if there is none. The message's memory is used again.
+  // False if there is no message. The memory of `message` is used again.
   bool pop(RingMessage& message);
   // After pop(): whether the producer waits for room and must be woken. Says so once.
   bool must_wake() noexcept;
-  // Before sleeping: false if there is something to take, and then it is not asleep.
+  // Before sleeping: false if there is something to take, and then the consumer is not asleep.
   bool sleep() noexcept;
   void awake() noexcept { header_.consumer_sleeps.store(0, std::memory_order_relaxed); }
 

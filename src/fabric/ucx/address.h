@@ -1,6 +1,6 @@
 // Addresses of workers as they travel: the hosts that such a worker calls from, then what UCX says,
-// with a checksum before all: UCX trusts its bytes and ends the process over broken ones. Against
-// damage, not against forgers: it needs no secret.
+// with a checksum before all: UCX trusts these bytes and ends the process over broken ones. The
+// checksum, which needs no secret, is against damage, not against forgers.
 #pragma once
 
 #include <algorithm>
@@ -17,7 +17,7 @@
 namespace tensorbus::fabric::ucx {
 
 inline constexpr std::size_t checksum_bytes = 8;
-// Of a machine with more of them only the first count.
+// Of a machine with more addresses only the first count.
 inline constexpr std::size_t most_hosts = 32;
 
 struct WorkerAddress {
@@ -39,7 +39,7 @@ inline std::string pack(const WorkerAddress& address) {
   return with_checksum(bytes + address.worker);
 }
 
-// Error(invalid_argument) unless it is as it was made.
+// Error(invalid_argument) unless the bytes are as they were made.
 inline WorkerAddress unpack(std::string_view bytes) {
   std::string_view left = bytes.substr(std::min(bytes.size(), checksum_bytes));
   const std::size_t hosts = left.empty() ? 0 : static_cast<std::uint8_t>(left.front());

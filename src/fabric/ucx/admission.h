@@ -1,5 +1,4 @@
-// Who may connect to UCX's port. UCX trusts the bytes that it gets there; so strangers get none to
-// it.
+// Who may connect to UCX's port. UCX trusts the bytes that come in there; so strangers get none in.
 #pragma once
 
 #include <map>
@@ -15,11 +14,11 @@ namespace tensorbus::fabric::ucx {
 
 class Admission {
  public:
-  // `hosts` may always connect; without them everybody may, whatever admit() says. `listener` is
-  // UCX's socket, or none if it was not found.
+  // `hosts` may always connect; without `hosts` everybody may, whatever admit() says. `listener` is
+  // UCX's socket, or none if that was not found.
   Admission(const std::optional<std::vector<os::IpAddress>>& hosts, std::optional<int> listener);
 
-  // The hosts of `who`, in place of those it had; none: it may connect no more.
+  // The hosts of `who`, in place of those that `who` had; none: `who` may connect no more.
   void admit(const std::string& who, std::vector<os::IpAddress> hosts);
   // Lets the kernel know, if there is something new.
   void apply();

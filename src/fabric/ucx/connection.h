@@ -36,7 +36,7 @@ class Connection final : public Peer {
  public:
   // Calls a fabric.
   Connection(const Home& home, const Address& remote, const std::string& secret, Deadline deadline);
-  // Answers a hello. Error if it names no reachable worker.
+  // Answers a hello. Error if the hello names no reachable worker.
   Connection(const Home& home, const Hello& hello, const std::string& secret);
 
   const Identity& identity() const noexcept override { return identity_; }
@@ -55,8 +55,8 @@ class Connection final : public Peer {
   std::size_t sends_under_way() const noexcept { return endpoint_->sends_under_way(); }
   std::size_t bytes_under_way() const noexcept { return endpoint_->bytes_under_way(); }
 
-  // A frame for this stream. True if it is the next one and the connection lives: only then may its
-  // body be looked at.
+  // A frame for this stream. True if the frame is the next one and the connection lives: only then
+  // may the frame's body be looked at.
   bool accept(const Frame& frame);
   // Frames of the greeting and of the end of the connection, already accepted.
   void greet(const Frame& frame, std::string_view body);
@@ -67,18 +67,18 @@ class Connection final : public Peer {
 
   // First reason wins.
   void lose(Status reason);
-  // "rank 3 (pid 4711) sent ...": its own fault, ends its connection only.
+  // "rank 3 (pid 4711) sent ...": the peer's own fault, which ends this connection only.
   void lose_for(std::string_view what_it_did);
   const std::optional<Status>& lost() const noexcept { return lost_; }
   // Whether the frames sent before the end, a goodbye among them, have left.
   bool flushed() noexcept { return endpoint_->flushed(); }
   // Users may hold a Peer for longer than its endpoint may live.
   void hang_up() noexcept { endpoint_.reset(); }
-  // It was opened here, or PeerUp was said.
+  // The connection was opened here, or PeerUp was said.
   bool known_to_user() const noexcept { return is_caller() || state_ == State::up; }
-  // That the peer may swap. They live as long as users hold the Peer.
+  // Words that the peer may swap. Words live as long as users hold the Peer.
   std::deque<std::atomic<std::uint64_t>>& words() noexcept { return words_; }
-  // False if the peer ended it, or was told already.
+  // False if the peer ended the connection, or was told already.
   bool tell_peer() const noexcept { return tell_peer_; }
 
  private:

@@ -1,23 +1,15 @@
 #include "fabric/ucx/context.h"
 
 #include <arpa/inet.h>
-#include <dlfcn.h>
 #include <fmt/format.h>
 #include <ifaddrs.h>
 #include <netinet/in.h>
-#include <ucs/debug/debug.h>
-#include <ucs/debug/log_def.h>
-#include <uct/api/uct.h>
 
 #include <algorithm>
 #include <array>
-#include <csignal>
-#include <cstdarg>
-#include <cstdio>
 #include <memory>
 #include <vector>
 
-#include "base/log.h"
 #include "fabric/ucx/address.h"
 #include "os/io/fd.h"
 #include "os/process/fork.h"
@@ -29,36 +21,13 @@ void check(ucs_status_t status, std::string_view what) {
   if (status != UCS_OK) throw Error(status_of(Code::failed, what, status));
 }
 
-// UCX prints by itself; a library must not.
-ucs_log_func_rc_t write_to_our_log(const char*, unsigned, const char*, ucs_log_level_t level,
-                                   const ucs_log_component_config_t*, const char* format,
-                                   va_list arguments) {
-  std::array<char, 512> text;
-  std::vsnprintf(text.data(), text.size(), format, arguments);
-  // An error of UCX is an error of one peer: we report that where it is known whose.
-  log::at(level <= UCS_LOG_LEVEL_WARN ? log::Level::warn : log::Level::debug, "UCX: {}",
-          text.data());
-  return UCS_LOG_FUNC_RC_STOP;
-}
-
-// What UCX_HANDLE_ERRORS=none does. That variable is read while UCX is loaded, before any code of
-// ours runs, so its handlers are taken out again, as soon as we are loaded: a crash belongs to the
-// program.
-[[maybe_unused]] const bool tamed = [] {
-  for (const int signal : {SIGSEGV, SIGILL, SIGBUS, SIGFPE, SIGHUP}) {
-    ucs_debug_disable_signal(signal);
-  }
-  ucs_log_push_handler(write_to_our_log);
-  return true;
-}();
-
 // Settings have other names in other versions: one of `names` must be taken.
 void modify(ucp_config_t* config, std::initializer_list<const char*> names,
             const std::string& value) {
   ucs_status_t status = UCS_ERR_NO_ELEM;
   bool taken = false;
   for (const char* name : names) {
-    const ucs_status_t answer = ucp_config_modify(config, name, value.c_str());
+    const ucs_status_t answer = library().ucp_config_modify(config, name, value.c_str());
     if (answer == UCS_OK) {
       taken = true;
     } else {
@@ -98,31 +67,23 @@ ucs_status_t on_message(void* argument, const void* header, std::size_t header_b
 }  // namespace
 
 Status status_of(Code code, std::string_view what, ucs_status_t status) {
-  return {code, fmt::format("{}: {} (UCX status {})", what, ucs_status_string(status),
+  return {code, fmt::format("{}: {} (UCX status {})", what, library().ucs_status_string(status),
                             static_cast<int>(status))};
-}
-
-std::string library_version() { return ucp_get_version_string(); }
-
-std::string library_file() {
-  Dl_info found{};
-  if (::dladdr(reinterpret_cast<void*>(&ucp_get_version_string), &found) == 0) return {};
-  return found.dli_fname;
 }
 
 std::vector<std::string> transports() {
   uct_component_h* components = nullptr;
   unsigned count = 0;
-  check(uct_query_components(&components, &count), "listing the transports of UCX");
+  check(library().uct_query_components(&components, &count), "listing the transports of UCX");
   std::vector<std::string> names;
   for (unsigned i = 0; i < count; ++i) {
     uct_component_attr_t attributes{};
     attributes.field_mask = UCT_COMPONENT_ATTR_FIELD_NAME;
-    if (uct_component_query(components[i], &attributes) == UCS_OK) {
+    if (library().uct_component_query(components[i], &attributes) == UCS_OK) {
       names.emplace_back(attributes.name);
     }
   }
-  uct_release_component_list(components);
+  library().uct_release_component_list(components);
   return names;
 }
 
@@ -154,15 +115,15 @@ Worker::~Worker() { destroy(); }
 
 void Worker::destroy() noexcept {
   if (event_fd_ >= 0) os::forget_in_children(event_fd_);
-  if (worker_ != nullptr) ucp_worker_destroy(worker_);
-  ucp_cleanup(context_);
+  if (worker_ != nullptr) ucx_.ucp_worker_destroy(worker_);
+  ucx_.ucp_cleanup(context_);
 }
 
 void Worker::create_context() {
   ucp_config_t* raw = nullptr;
-  check(ucp_config_read(nullptr, nullptr, &raw), "reading the settings of UCX");
-  const std::unique_ptr<ucp_config_t, decltype(&ucp_config_release)> config(raw,
-                                                                            ucp_config_release);
+  check(ucx_.ucp_config_read(nullptr, nullptr, &raw), "reading the settings of UCX");
+  const std::unique_ptr<ucp_config_t, decltype(ucx_.ucp_config_release)> config(
+      raw, ucx_.ucp_config_release);
   // Not UCX's shared memory: a peer on this host has our own fabric, and its death is noticed.
   modify(config.get(), {"TLS"}, "tcp");
   modify(config.get(), {"NET_DEVICES"}, device_);
@@ -173,9 +134,9 @@ void Worker::create_context() {
   ucp_params_t parameters{};
   parameters.field_mask = UCP_PARAM_FIELD_FEATURES;
   parameters.features = UCP_FEATURE_AM | UCP_FEATURE_WAKEUP;
-  check(ucp_init(&parameters, config.get(), &context_),
-        fmt::format("starting UCX {} on device {} of address {}", library_version(), device_,
-                    settings_.bind));
+  check(ucx_.ucp_init_version(UCP_API_MAJOR, UCP_API_MINOR, &parameters, config.get(), &context_),
+        fmt::format("starting UCX {} on device {} of address {}", ucx_.ucp_get_version_string(),
+                    device_, settings_.bind));
 }
 
 void Worker::create_worker() {
@@ -186,7 +147,7 @@ void Worker::create_worker() {
   parameters.field_mask = UCP_WORKER_PARAM_FIELD_THREAD_MODE;
   parameters.thread_mode = UCS_THREAD_MODE_SINGLE;
   const std::vector<os::ListeningSocket> before = os::listening_sockets();
-  check(ucp_worker_create(context_, &parameters, &worker_), what);
+  check(ucx_.ucp_worker_create(context_, &parameters, &worker_), what);
 
   ucp_am_handler_param_t handler{};
   handler.field_mask = UCP_AM_HANDLER_PARAM_FIELD_ID | UCP_AM_HANDLER_PARAM_FIELD_CB |
@@ -194,16 +155,16 @@ void Worker::create_worker() {
   handler.id = message_id;
   handler.cb = on_message;
   handler.arg = &receiver_;
-  check(ucp_worker_set_am_recv_handler(worker_, &handler), what);
-  check(ucp_worker_get_efd(worker_, &event_fd_), what);
+  check(ucx_.ucp_worker_set_am_recv_handler(worker_, &handler), what);
+  check(ucx_.ucp_worker_get_efd(worker_, &event_fd_), what);
   // Or a killed process would seem to live on in its children.
   os::close_watched_in_children(event_fd_);
 
   ucp_address_t* address = nullptr;
   std::size_t bytes = 0;
-  check(ucp_worker_get_address(worker_, &address, &bytes), what);
+  check(ucx_.ucp_worker_get_address(worker_, &address, &bytes), what);
   const std::string worker(reinterpret_cast<const char*>(address), bytes);
-  ucp_worker_release_address(worker_, address);
+  ucx_.ucp_worker_release_address(worker_, address);
   look_for_listener(before, worker);
   address_ = pack({os::own_ip_addresses(settings_.bind), worker});
 }
@@ -222,7 +183,7 @@ void Worker::look_for_listener(const std::vector<os::ListeningSocket>& before,
 void Worker::keep_from_programs() noexcept { os::close_watched_on_exec(event_fd_); }
 
 bool Worker::arm() {
-  const ucs_status_t status = ucp_worker_arm(worker_);
+  const ucs_status_t status = ucx_.ucp_worker_arm(worker_);
   if (status == UCS_ERR_BUSY) return false;
   check(status, "sleeping on UCX");
   return true;

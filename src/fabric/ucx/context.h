@@ -4,8 +4,6 @@
 // UCX emulates get and put without checking addresses.
 #pragma once
 
-#include <ucp/api/ucp.h>
-
 #include <cstddef>
 #include <cstdint>
 #include <optional>
@@ -14,6 +12,7 @@
 #include <string_view>
 #include <vector>
 
+#include "fabric/ucx/library.h"
 #include "fabric/ucx/ucx.h"
 #include "os/net/tcp.h"
 #include "tensorbus/status.h"
@@ -31,8 +30,8 @@ Status status_of(Code code, std::string_view what, ucs_status_t status);
 // The network device that has this address. Error if none has.
 std::string device_with_address(const std::string& address);
 
-// Gets every active message of a worker, inside Worker::progress(). Both are borrowed for the
-// call: UCX reuses the memory afterwards.
+// Gets every active message of a worker, inside Worker::progress(). Header and body are borrowed
+// for the call: UCX reuses the memory afterwards.
 class Receiver {
  public:
   virtual ~Receiver() = default;
@@ -56,7 +55,7 @@ class Worker {
   ucp_worker_h handle() const noexcept { return worker_; }
 
   // Runs callbacks; false if there was nothing to do.
-  bool progress() noexcept { return ucp_worker_progress(worker_) != 0; }
+  bool progress() noexcept { return ucx_.ucp_worker_progress(worker_) != 0; }
   // Readable when there is something to do, once arm() has returned true.
   int event_fd() const noexcept { return event_fd_; }
   // The socket on which UCX listens, if it was found.
@@ -64,7 +63,7 @@ class Worker {
   // False: something came in meanwhile, call progress() before sleeping.
   bool arm();
 
-  // Programs that this process starts do not inherit its connections. UCX forgets that.
+  // Programs that this process starts do not inherit its connections. UCX does not see to that.
   void keep_from_programs() noexcept;
 
  private:
@@ -73,6 +72,7 @@ class Worker {
   void look_for_listener(const std::vector<os::ListeningSocket>& before, std::string_view address);
   void destroy() noexcept;
 
+  const Library& ucx_ = library();
   Receiver& receiver_;
   const Settings settings_;
   std::string device_;
@@ -86,10 +86,7 @@ class Worker {
 // The id under which our messages arrive; other ids have no handler and are dropped by UCX.
 inline constexpr unsigned message_id = 7;
 
-// The version of the UCX that was loaded, like "1.13.1".
-std::string library_version();
-// Its file, and the transports that it has.
-std::string library_file();
+// Of the UCX that was loaded.
 std::vector<std::string> transports();
 
 }  // namespace tensorbus::fabric::ucx

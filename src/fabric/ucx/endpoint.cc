@@ -32,7 +32,7 @@ void Outbox::completed(void* request, ucs_status_t status, void* user_data) noex
   if (status != UCS_OK && !traffic.failure) traffic.failure = status;
   send->outbox->give_back(std::move(send->message));
   send->outbox->under_way_.erase(send->self);
-  ucp_request_free(request);
+  library().ucp_request_free(request);
 }
 
 Endpoint::Endpoint(Worker& worker, Outbox& outbox, std::string_view remote)
@@ -48,17 +48,17 @@ Endpoint::Endpoint(Worker& worker, Outbox& outbox, std::string_view remote)
     if (!traffic->failure) traffic->failure = status;
   };
   parameters.err_handler.arg = traffic_.get();
-  const ucs_status_t status = ucp_ep_create(worker.handle(), &parameters, &endpoint_);
+  const ucs_status_t status = library().ucp_ep_create(worker.handle(), &parameters, &endpoint_);
   if (status != UCS_OK) throw Error(status_of(Code::unreachable, "connecting through UCX", status));
 }
 
 Endpoint::~Endpoint() {
-  if (flush_ != nullptr) ucp_request_free(flush_);
+  if (flush_ != nullptr) library().ucp_request_free(flush_);
   ucp_request_param_t parameters{};
   parameters.op_attr_mask = UCP_OP_ATTR_FIELD_FLAGS;
   parameters.flags = UCP_EP_CLOSE_FLAG_FORCE;
-  void* request = ucp_ep_close_nbx(endpoint_, &parameters);
-  if (UCS_PTR_IS_PTR(request)) ucp_request_free(request);
+  void* request = library().ucp_ep_close_nbx(endpoint_, &parameters);
+  if (UCS_PTR_IS_PTR(request)) library().ucp_request_free(request);
 }
 
 void Endpoint::send(std::unique_ptr<Outgoing> message) noexcept {
@@ -76,8 +76,9 @@ void Endpoint::send(std::unique_ptr<Outgoing> message) noexcept {
   parameters.flags = UCP_AM_SEND_FLAG_EAGER;
   parameters.cb.send = Outbox::completed;
   parameters.user_data = &*self;
-  void* request = ucp_am_send_nbx(endpoint_, message_id, outgoing.frame.data(), frame_bytes,
-                                  outgoing.body.get(), outgoing.bytes, &parameters);
+  void* request =
+      library().ucp_am_send_nbx(endpoint_, message_id, outgoing.frame.data(), frame_bytes,
+                                outgoing.body.get(), outgoing.bytes, &parameters);
   if (UCS_PTR_IS_PTR(request)) return;
   // Over already, well or badly; the callback does not come.
   --traffic_->sends;
@@ -93,12 +94,12 @@ bool Endpoint::flushed() noexcept {
   if (!flush_started_) {
     flush_started_ = true;
     ucp_request_param_t parameters{};
-    void* request = ucp_ep_flush_nbx(endpoint_, &parameters);
+    void* request = library().ucp_ep_flush_nbx(endpoint_, &parameters);
     if (UCS_PTR_IS_PTR(request)) flush_ = request;
   }
   if (flush_ == nullptr) return true;
-  if (ucp_request_check_status(flush_) == UCS_INPROGRESS) return false;
-  ucp_request_free(flush_);
+  if (library().ucp_request_check_status(flush_) == UCS_INPROGRESS) return false;
+  library().ucp_request_free(flush_);
   flush_ = nullptr;
   return true;
 }

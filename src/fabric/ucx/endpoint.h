@@ -27,8 +27,8 @@ struct Outgoing {
 
 class Endpoint;
 
-// Messages waiting to be filled and messages under way. Outlives the worker: only its destruction
-// ends sends that a vanished peer left behind.
+// Messages waiting to be filled and messages under way. Outlives the worker: only the worker's
+// destruction ends sends that a vanished peer left behind.
 class Outbox {
  public:
   std::unique_ptr<Outgoing> take();
@@ -37,7 +37,8 @@ class Outbox {
 
  private:
   friend class Endpoint;
-  // What an endpoint and the callbacks of its sends share; those may come after its end.
+  // What an endpoint and the callbacks of its sends share; callbacks may come after the endpoint's
+  // end.
   struct Traffic {
     std::size_t sends = 0;
     std::size_t bytes = 0;
@@ -59,7 +60,7 @@ class Outbox {
 // megabytes for a peer that is stopped.
 class Endpoint {
  public:
-  // `remote` is the other worker's address(). Error if it is none.
+  // `remote` is the other worker's address(). Error if these bytes are no address.
   Endpoint(Worker& worker, Outbox& outbox, std::string_view remote);
   Endpoint(const Endpoint&) = delete;
   Endpoint& operator=(const Endpoint&) = delete;

@@ -351,10 +351,26 @@ std::unique_ptr<Fabric> make_ucx_fabric(const UcxOptions& options) {
   return std::make_unique<ucx::UcxFabric>(options);
 }
 
-bool has_ucx() noexcept { return true; }
+bool has_ucx() noexcept {
+  try {
+    ucx::library();
+    return true;
+  } catch (const Error&) {
+    return false;
+  }
+}
 
-std::string describe_ucx() { return "UCX " + ucx::library_version(); }
+std::string describe_ucx() {
+  try {
+    return std::string("UCX ") + ucx::library().ucp_get_version_string();
+  } catch (const Error& none) {
+    return none.what();
+  }
+}
 
-UcxReport ucx_report() { return {ucx::library_version(), ucx::library_file(), ucx::transports()}; }
+UcxReport ucx_report() {
+  if (!has_ucx()) return {};
+  return {ucx::library().ucp_get_version_string(), ucx::library().file, ucx::transports()};
+}
 
 }  // namespace tensorbus::fabric

@@ -1,4 +1,4 @@
-// The owner's half: regions, the reads that peers make of them, words, and memory that they write.
+// The owner's half: regions, the reads that peers make of them, words, and memory that peers write.
 #pragma once
 
 #include <atomic>
@@ -22,7 +22,7 @@ struct ServedStream {
   Packer packer;
 };
 
-// Exposed memory, shared by its Region and the reads of it; those outlive the Region.
+// Exposed memory, shared by its Region and the reads of it; reads outlive the Region.
 struct Exposure {
   std::uint64_t number = 0;
   Forms forms;

@@ -1,5 +1,5 @@
-// The fabric for peers on other hosts: UCX, active messages only. In a build without UCX the same
-// functions exist and say so.
+// The fabric for peers on other hosts: UCX, active messages only. UCX is loaded when one of these
+// functions is first called; where there is none, and in a build without UCX, they say so.
 //
 // Crafted bytes on UCX's own port can crash a process, before any code of ours sees them: who may
 // connect at all should be known (`hosts`, admit()), and is to be trusted.
@@ -29,14 +29,14 @@ struct UcxOptions {
   const Clock* clock = &steady_clock();
 };
 
-// Error: invalid_argument for settings, unsupported in a build without UCX, failed with UCX's text.
+// Error: invalid_argument for settings, unsupported without UCX, failed with UCX's text.
 std::unique_ptr<Fabric> make_ucx_fabric(const UcxOptions& options);
 
 // For people: "UCX 1.13.1", or why there is none.
 bool has_ucx() noexcept;
 std::string describe_ucx();
 
-// Which UCX this process has loaded; all empty in a build without.
+// Which UCX this process has loaded; all empty if there is none.
 struct UcxReport {
   std::string version;
   std::string library;                  // its file

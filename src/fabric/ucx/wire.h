@@ -100,8 +100,8 @@ Ask decode_ask(std::string_view body);
 SwapRequest decode_swap(std::string_view body);
 Status decode_status(std::string_view body);
 
-// Shows knowledge of the secret for this one greeting. The role is part of it, so that nobody's
-// proof can be sent back to him as one's own.
+// Shows knowledge of the secret for this one greeting. The role is part of the proof, so that a
+// proof cannot be sent back to the one who made it.
 enum class Role : std::uint8_t { caller = 1, answerer = 2 };
 std::string prove(const std::string& secret, Role role, const Hello& hello, const Welcome& welcome);
 
