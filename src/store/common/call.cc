@@ -7,7 +7,7 @@
 namespace tensorbus::store::etcd {
 
 void Signal::notify(const std::function<void()>& change) {
-  const std::lock_guard lock(mutex);
+  const Lock lock(mutex);
   change();
   changed_.notify_all();
 }
@@ -21,7 +21,7 @@ bool Signal::wait(const Call& call, const std::function<bool()>& ready) {
   const Cancellation::Hook store_hook(call.closing_store, end_with("the store was closed"));
   const Cancellation::Hook watch_hook(call.closing_watch, end_with("the watch was closed"));
   const Cancellation::Hook caller_hook(call.cancellation, end_with("cancelled by the caller"));
-  std::unique_lock lock(mutex);
+  Lock lock(mutex);
   Waiting waiting(lock, call.deadline,
                   call.interruptible ? Waiting::CtrlC::obeyed : Waiting::CtrlC::ignored);
   while (true) {

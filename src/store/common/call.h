@@ -4,8 +4,8 @@
 #include <array>
 #include <condition_variable>
 #include <functional>
-#include <mutex>
 
+#include "base/mutex.h"
 #include "tensorbus/deadline.h"
 #include "tensorbus/store.h"
 
@@ -35,7 +35,7 @@ class Signal {
   // Error(cancelled) and Error(interrupted).
   bool wait(const Call& call, const std::function<bool()>& ready);
 
-  std::mutex mutex;
+  Mutex mutex;
 
  private:
   std::condition_variable changed_;

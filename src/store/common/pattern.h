@@ -9,7 +9,7 @@ namespace tensorbus::store {
 
 bool matches(std::string_view pattern, std::string_view key) noexcept;
 
-// The part before the first special character: only keys that start with it can match.
+// The part before the first special character: only keys that start with that part can match.
 std::string_view literal_prefix(std::string_view pattern) noexcept;
 
 // A pattern for many keys: most are told by how they begin and end.

@@ -1,5 +1,5 @@
-// What concerns only keys that begin in a certain way, by that beginning: a key finds it at the
-// price of its own length, whatever else there is.
+// Values that concern only keys that begin in a certain way, by that beginning: a key finds its
+// values at the price of its own length, whatever else there is.
 #pragma once
 
 #include <cstddef>
@@ -30,7 +30,7 @@ class PrefixIndex {
     if (--length->second == 0) lengths_.erase(length);
   }
 
-  // All whose prefix the key has.
+  // All values whose prefix the key has.
   template <typename Visit>
   void visit(std::string_view key, Visit visit) const {
     for (const auto& [length, _] : lengths_) {

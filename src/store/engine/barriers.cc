@@ -10,13 +10,13 @@
 namespace tensorbus::store {
 namespace {
 
-constexpr std::size_t most_named = 16;
+constexpr std::size_t most_members_named = 16;
 
 std::string list_of(std::vector<std::string> names) {
   const std::size_t all = names.size();
-  names.resize(std::min(all, most_named));
+  names.resize(std::min(all, most_members_named));
   std::string text = fmt::format("{}", fmt::join(names, ", "));
-  return all > most_named ? text + ", ..." : text;
+  return all > most_members_named ? text + ", ..." : text;
 }
 
 // The first ranks below `count` that did not arrive; nothing if the members are not all such ranks.
@@ -33,7 +33,7 @@ std::optional<std::vector<std::string>> absent_ranks(std::size_t count,
   }
   std::vector<std::string> absent;
   // No more than are named: the count is whatever a client says it is.
-  for (std::size_t rank = 0; rank < count && absent.size() <= most_named; ++rank) {
+  for (std::size_t rank = 0; rank < count && absent.size() <= most_members_named; ++rank) {
     if (!present.contains(rank)) absent.push_back(std::to_string(rank));
   }
   return absent;

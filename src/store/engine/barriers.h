@@ -1,5 +1,5 @@
-// Who stands before which barrier. A barrier exists while somebody waits at it, so a name can be
-// used again as soon as it was released. Pure.
+// Who stands before which barrier. A barrier exists while somebody waits there, so a name can be
+// used again as soon as the barrier was released. Pure.
 #pragma once
 
 #include <map>
@@ -15,11 +15,12 @@ namespace tensorbus::store {
 
 class Barriers {
  public:
-  // The tickets to release, the newcomer's last, when it completes the barrier. Throws
-  // Error(invalid_argument) if others wait at it with another count.
+  // The tickets to release, the newcomer's last, when the newcomer completes the barrier. Throws
+  // Error(invalid_argument) if others wait there with another count.
   std::vector<Ticket> arrive(Ticket ticket, std::string_view name, std::size_t count,
                              std::string_view member);
-  // Takes one back; says who was there and who was missing. Nothing if it does not wait.
+  // Takes a member back; says who was there and who was missing. Nothing if the member does not
+  // wait.
   std::optional<std::string> withdraw(Ticket ticket);
   std::size_t size() const noexcept { return place_.size(); }
 

@@ -35,10 +35,10 @@ class Engine {
   // with the keys that are there, with the values of those changed since the revision that the
   // watcher knows, and then stays.
   void begin(Ticket ticket, Op op, std::string_view body);
-  // Ends a blocked request; says what it waited for.
+  // Ends a blocked request; says what the request waited for.
   std::string end(Ticket ticket);
 
-  // The client that this ended wait belonged to has taken what it waited for, or never will.
+  // The client of this ended wait has taken what the wait was for, or never will.
   void settle(Ticket ticket);
 
   // Removes what has lapsed; the requests to write into a journal.

@@ -63,7 +63,7 @@ class Table {
   std::optional<TimePoint> next_expiry() const;
   std::vector<LeaseId> expired(TimePoint now) const;
 
-  // For a journal: as it was, revision included.
+  // For a journal: sets a key as it was, revision included.
   void restore(std::string_view key, Record record);
   // Behind those that are there.
   void restore_queue(std::string_view key, std::span<const std::string_view> elements);

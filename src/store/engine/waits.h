@@ -1,8 +1,7 @@
 // Waits for conditions, kept up to date with each change, so that a change costs what it touches
 // and not what is waited for: the waits for its keys, and the patterns that begin as its keys do.
-// Equal pattern conditions share one set of matches, which is kept a
-// while when nobody waits for it any more: the next member of a crowd does not search again. Pure,
-// like the table.
+// Equal pattern conditions share one set of matches. The set is kept a while when nobody waits any
+// more: the next member of a crowd does not search again. Pure, like the table.
 #pragma once
 
 #include <map>
@@ -20,7 +19,7 @@
 
 namespace tensorbus::store {
 
-// Names one blocked request of one client; given out by whoever owns the clients.
+// Names one blocked request of one client; the owner of the clients gives tickets out.
 using Ticket = std::uint64_t;
 
 class Waits {
@@ -32,18 +31,18 @@ class Waits {
     WaitResult result;
   };
 
-  // The result if the condition holds now; else it is registered under the ticket.
+  // The result if the condition holds now; else the wait is registered under the ticket.
   std::optional<WaitResult> add(Ticket ticket, const Condition& condition);
   // The same for "all of these keys are present", queues counting as present.
   std::optional<WaitResult> add_all(Ticket ticket, std::vector<std::string> keys);
-  // Those whose condition holds now that these keys changed; they are registered no more.
+  // The waits whose condition holds now that these keys changed; they are registered no more.
   std::vector<Ready> after_change(const Table::Changed& changed);
   // Ends a wait; says what was missing. Nothing if there is no such wait.
   std::optional<std::string> remove(Ticket ticket);
 
-  // An element of a queue that ended a wait is promised to that client, so that nobody else's wait
-  // ends for it. Over when the client has taken it, asked for something else or is gone; the keys
-  // whose elements are free again.
+  // An element of a queue that ended a wait is promised to the client that waited, so that the
+  // element ends nobody else's wait. The promise is over when the client has taken the element, has
+  // asked for something else or is gone. Returns the keys whose elements are free again.
   Table::Changed settle(Ticket ticket);
 
   std::size_t size() const noexcept { return by_ticket_.size(); }
@@ -76,7 +75,7 @@ class Waits {
   void promise(const KeyWait& wait);
   void recheck(KeyWait& wait) const;
   Group& group_for(const Condition& condition);
-  // Nobody waits for it any more.
+  // Nobody waits for the group any more.
   void retire(Group& group);
   std::string missing_in(const Group& group, std::size_t count) const;
 

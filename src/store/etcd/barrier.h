@@ -1,10 +1,11 @@
 // A barrier that can be used again at once, without a server that counts.
 //
-// Who arrives sets a key of its own, under a lease, so that a member that dies is not counted. Who
-// then sees enough arrivals releases the oldest of them by removing their keys; a member is inside
-// as long as its key is there. Releasing and withdrawing both write the barrier's turn key, and a
-// release happens only if nobody wrote it since the arrivals were counted: a member that gave up is
-// never among the released. The turn key stays; it is the one trace a barrier leaves.
+// A member that arrives sets a key of its own, under a lease, so that a member that dies is not
+// counted. A member that then sees enough arrivals releases the oldest of them by removing their
+// keys; a member is inside as long as its key is there. Releasing and withdrawing both write the
+// barrier's turn key, and a release happens only if nobody wrote the turn key since the arrivals
+// were counted: a member that gave up is never among the released. The turn key stays, as the one
+// trace of a barrier.
 #pragma once
 
 #include <string>
@@ -36,7 +37,7 @@ class Barrier {
   View look(const Call& call);
   void release(const Call& call);
   void await_change(std::int64_t after_revision, const Call& call);
-  // False if it was released before, and so has passed.
+  // False if this member was released before, and so has passed.
   bool withdraw(const Call& call);
   void leave(const Status& reason);
   std::string who_is_missing(const Call& call);

@@ -23,12 +23,12 @@ class Feed {
   // Snapshots come without values unless `values`.
   Feed(std::shared_ptr<Link> link, KeyRange range, bool values);
 
-  // The first step is a snapshot; another one comes when etcd cannot tell the changes any more,
-  // because it forgot (compaction) or lost its data. Nothing at the deadline; throws
+  // The first step is a snapshot; another snapshot comes when etcd cannot tell the changes any
+  // more, because etcd forgot them (compaction) or lost its data. Nothing at the deadline; throws
   // Error(unreachable) if there is no connection then.
   std::optional<Step> next(const Call& call);
-  // Until etcd has the watch, or cannot resume it. False at a deadline that left no time to. Only
-  // after the first step.
+  // Until etcd has the watch, or cannot resume it. False if the deadline left no time for that.
+  // Only after the first step.
   bool connect(const Call& call);
   void want_values() noexcept { values_ = true; }
 

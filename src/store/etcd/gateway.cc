@@ -170,7 +170,7 @@ Gateway::Failure Gateway::examine_error(const Json& error, int http_status) cons
 
 void Gateway::prepare_retry(const Failure& failure, std::size_t failed_host) {
   if (failure.next == Failure::Next::same_host) {
-    const std::lock_guard lock(token_mutex_);
+    const Lock lock(token_mutex_);
     token_.clear();
     return;
   }
@@ -181,7 +181,7 @@ void Gateway::prepare_retry(const Failure& failure, std::size_t failed_host) {
 
 std::string Gateway::token(const Call& call) {
   {
-    const std::lock_guard lock(token_mutex_);
+    const Lock lock(token_mutex_);
     if (!login_needed_ || !token_.empty()) return token_;
   }
   std::string fresh;
@@ -194,7 +194,7 @@ std::string Gateway::token(const Call& call) {
     log::warn("{} has no users: connected without the password that was given", name_);
     needed = false;
   }
-  const std::lock_guard lock(token_mutex_);
+  const Lock lock(token_mutex_);
   login_needed_ = needed;
   token_ = fresh;
   return fresh;

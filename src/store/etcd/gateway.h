@@ -5,6 +5,7 @@
 #include <string>
 #include <string_view>
 
+#include "base/mutex.h"
 #include "store/etcd/http.h"
 #include "store/etcd/json.h"
 
@@ -43,8 +44,8 @@ class Gateway {
   // One try on the host that answered last; the receiver gets the answer while it lasts.
   std::shared_ptr<Exchange> stream(const std::string& path, std::string body,
                                    std::shared_ptr<Receiver> receiver, const Call& call);
-  // Judges a stream that ended: throws Refusal unless it is worth another try, for which it
-  // prepares. Returns what happened.
+  // Judges a stream that ended: throws Refusal unless another try is worth while, and prepares for
+  // that try. Returns what happened.
   std::string settle(const HttpOutcome& outcome);
   // As settle(), for an error that came inside the stream.
   std::string settle_error(const Json& error);
@@ -77,9 +78,9 @@ class Gateway {
   HttpPool pool_;
   std::atomic<std::size_t> host_ = 0;  // the one that is asked first
   std::atomic<bool> reachable_ = false;
-  std::mutex token_mutex_;
-  std::string token_;
-  bool login_needed_;  // etcd may say that it has no users at all
+  Mutex token_mutex_;
+  std::string token_ GUARDED_BY(token_mutex_);
+  bool login_needed_ GUARDED_BY(token_mutex_);  // etcd may say that it has no users at all
 };
 
 }  // namespace tensorbus::store::etcd

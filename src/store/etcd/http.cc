@@ -6,11 +6,11 @@
 #include <netinet/tcp.h>
 #include <sys/socket.h>
 
-#include <csignal>
 #include <nlohmann/json.hpp>
 #include <optional>
 
 #include "os/process/fork.h"
+#include "os/process/process.h"
 
 namespace tensorbus::store::etcd {
 namespace {
@@ -52,13 +52,6 @@ void prepare(int socket) {
 }
 
 }  // namespace
-
-void block_all_signals() {
-  sigset_t all;
-  sigfillset(&all);
-  // SIGPIPE above all: the HTTP library writes without MSG_NOSIGNAL.
-  pthread_sigmask(SIG_BLOCK, &all, nullptr);
-}
 
 // A kept connection to one host; used by one thread.
 class HttpConnection {
@@ -144,11 +137,11 @@ Exchange::Exchange(HttpRequest request, std::shared_ptr<Receiver> receiver)
       generation_(os::fork_generation()) {}
 
 bool Exchange::wait(const Call& call) {
-  return signal_.wait(call, [this] { return done_; });
+  return signal_.wait(call, [this]() REQUIRES(signal_.mutex) { return done_; });
 }
 
 void Exchange::abandon() noexcept {
-  const std::lock_guard lock(signal_.mutex);
+  const Lock lock(signal_.mutex);
   abandoned_ = true;
   // A forked child shares the connection with its parent, who still uses it.
   if (os::fork_generation() != generation_) return;
@@ -156,18 +149,18 @@ void Exchange::abandon() noexcept {
 }
 
 bool Exchange::abandoned() {
-  const std::lock_guard lock(signal_.mutex);
+  const Lock lock(signal_.mutex);
   return abandoned_;
 }
 
 void Exchange::attach(std::shared_ptr<os::Fd> socket) {
-  const std::lock_guard lock(signal_.mutex);
+  const Lock lock(signal_.mutex);
   socket_ = std::move(socket);
 }
 
 void Exchange::finish(HttpOutcome outcome) {
   if (receiver_) receiver_->end(outcome);
-  signal_.notify([&] {
+  signal_.notify([&]() REQUIRES(signal_.mutex) {
     outcome_ = std::move(outcome);
     done_ = true;
     socket_.reset();
@@ -176,7 +169,7 @@ void Exchange::finish(HttpOutcome outcome) {
 
 std::shared_ptr<Exchange> HttpPool::start(HttpRequest request, std::shared_ptr<Receiver> receiver) {
   auto exchange = std::make_shared<Exchange>(std::move(request), std::move(receiver));
-  const std::lock_guard lock(mutex_);
+  const Lock lock(mutex_);
   if (stopped_) throw Error(Code::cancelled, "the store was closed");
   reap_gone();
   Worker* chosen = nullptr;
@@ -199,11 +192,12 @@ std::shared_ptr<Exchange> HttpPool::start(HttpRequest request, std::shared_ptr<R
 }
 
 void HttpPool::work(Worker& worker) {
-  block_all_signals();
+  // Also because the HTTP library writes without MSG_NOSIGNAL.
+  os::block_signals_in_this_thread();
   std::optional<HttpConnection> connection;
-  std::unique_lock lock(mutex_);
+  Lock lock(mutex_);
   while (true) {
-    changed_.wait(lock, [&] { return stopped_ || worker.next; });
+    changed_.wait(lock, [&]() REQUIRES(mutex_) { return stopped_ || worker.next; });
     worker.current = std::move(worker.next);
     if (!worker.current) return;
     Exchange& exchange = *worker.current;
@@ -247,17 +241,17 @@ void HttpPool::reap_gone() {
 }
 
 void HttpPool::stop() noexcept {
+  std::list<Worker> ending;  // whose threads refer to them still
   {
-    const std::lock_guard lock(mutex_);
+    const Lock lock(mutex_);
     stopped_ = true;
     for (Worker& worker : workers_) {
       if (worker.current) worker.current->abandon();
     }
+    ending.swap(workers_);
     changed_.notify_all();
   }
-  // No thread is added any more, so the list is this thread's alone.
-  for (Worker& worker : workers_) worker.thread.join();
-  workers_.clear();
+  for (Worker& worker : ending) worker.thread.join();
 }
 
 }  // namespace tensorbus::store::etcd

@@ -8,6 +8,7 @@
 #include <string_view>
 #include <thread>
 
+#include "base/mutex.h"
 #include "os/io/fd.h"
 #include "store/common/call.h"
 
@@ -62,10 +63,10 @@ class Exchange {
   const std::shared_ptr<Receiver> receiver_;
   const unsigned generation_;
   Signal signal_;
-  bool abandoned_ = false;
-  bool done_ = false;
-  std::shared_ptr<os::Fd> socket_;
-  HttpOutcome outcome_;
+  bool abandoned_ GUARDED_BY(signal_.mutex) = false;
+  bool done_ GUARDED_BY(signal_.mutex) = false;
+  std::shared_ptr<os::Fd> socket_ GUARDED_BY(signal_.mutex);
+  HttpOutcome outcome_;  // never changes once done_
 };
 
 // Leaves no exchange behind, however its caller's scope ends.
@@ -107,16 +108,13 @@ class HttpPool {
   };
 
   void work(Worker& worker);
-  void reap_gone();
+  void reap_gone() REQUIRES(mutex_);
 
-  std::mutex mutex_;
+  Mutex mutex_;
   std::condition_variable changed_;
-  std::list<Worker> workers_;
-  std::size_t idle_ = 0;
-  bool stopped_ = false;
+  std::list<Worker> workers_ GUARDED_BY(mutex_);
+  std::size_t idle_ GUARDED_BY(mutex_) = 0;
+  bool stopped_ GUARDED_BY(mutex_) = false;
 };
-
-// First call of every thread of ours: signals belong to the user's threads.
-void block_all_signals();
 
 }  // namespace tensorbus::store::etcd

@@ -20,7 +20,7 @@ std::string own_key(std::string_view rest);
 bool is_own(std::string_view key) noexcept;
 
 std::string to_base64(std::string_view bytes);
-// Throws Error(failed) if it is not base64.
+// Throws Error(failed) if the text is not base64.
 std::string from_base64(std::string_view text);
 
 // Fields of an answer. What is absent or of another type reads as nothing.
@@ -59,8 +59,8 @@ Json put(std::string_view key, std::string_view value, std::int64_t lease = 0);
 Json erase(std::string_view key);
 Json range(const KeyRange& range, bool keys_only = false);
 
-// A list of operations that leaves a place for one more. Beyond what etcd allows in one list they
-// go into transactions inside the transaction, still at one moment.
+// A list of operations that leaves a place for one more. Beyond what etcd allows in one list,
+// operations go into transactions inside the transaction, still at one moment.
 Json packed(std::vector<Json> operations);
 inline constexpr std::size_t max_operations = 128;          // in one list, etcd's own default
 inline constexpr std::size_t max_packed_operations = 4000;  // what packed() can take

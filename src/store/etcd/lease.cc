@@ -4,6 +4,7 @@
 
 #include "base/clock.h"
 #include "base/log.h"
+#include "os/process/process.h"
 
 namespace tensorbus::store::etcd {
 namespace {
@@ -28,7 +29,7 @@ void throw_lapsed() {
 std::shared_ptr<LeaseState> Leases::grant(Duration time_to_live, bool keep_alive,
                                           const Call& call) {
   auto lease = take(std::chrono::ceil<std::chrono::seconds>(time_to_live), keep_alive, true, call);
-  signal_.notify([&] { owned_.push_back(lease); });
+  signal_.notify([&]() REQUIRES(signal_.mutex) { owned_.push_back(lease); });
   if (keep_alive) keep(lease);
   return lease;
 }
@@ -39,16 +40,19 @@ std::shared_ptr<LeaseState> Leases::take(std::chrono::seconds time_to_live, bool
   lease->id = random_lease_id();
   lease->keep_alive = keep_alive;
   lease->publish_again = publish_again;
-  lease->data_id = link_->session.data_id(call);
-  lease->refreshed = now();
+  const std::string data_id = link_->session.data_id(call);
+  const TimePoint asked = now();
   lease->time_to_live =
       std::chrono::seconds(grant_lease(link_->gateway, lease->id, time_to_live.count(), call));
-  lease->due = lease->refreshed + keep_alive_interval(*lease);
+  lease->due = asked + keep_alive_interval(*lease);
+  const Lock lock(lease->mutex);
+  lease->data_id = data_id;
+  lease->refreshed = asked;
   return lease;
 }
 
 bool Leases::alive(LeaseState& lease) const {
-  const std::lock_guard lock(lease.mutex);
+  const Lock lock(lease.mutex);
   if (lease.dead) return false;
   // Only etcd knows when a lease that is kept alive has lapsed: its clock stands still while it is
   // down. One that is not kept alive lapses unless it is refreshed in time.
@@ -59,7 +63,7 @@ bool Leases::refresh(LeaseState& lease, const Call& call) {
   const TimePoint asked = now();
   const Answer answer = link_->gateway.call("/v3/lease/keepalive", lease_id(lease), call);
   if (number(child(answer.json, "result"), "TTL") <= 0) return recover(lease, call);
-  const std::lock_guard lock(lease.mutex);
+  const Lock lock(lease.mutex);
   lease.refreshed = asked;
   return !lease.dead;
 }
@@ -68,7 +72,7 @@ bool Leases::recover(LeaseState& lease, const Call& call) {
   const std::string data_id = link_->session.data_id(call);
   const TimePoint asked = now();
   {
-    const std::lock_guard lock(lease.mutex);
+    const Lock lock(lease.mutex);
     if (lease.data_id == data_id || !lease.publish_again) lease.dead = true;
     if (lease.dead) return false;
   }
@@ -76,7 +80,7 @@ bool Leases::recover(LeaseState& lease, const Call& call) {
             link_->gateway.name());
   grant_lease(link_->gateway, lease.id, lease.time_to_live.count(), call);
   publish(lease, call);
-  const std::lock_guard lock(lease.mutex);
+  const Lock lock(lease.mutex);
   lease.data_id = data_id;
   lease.refreshed = asked;
   return !lease.dead;
@@ -85,7 +89,7 @@ bool Leases::recover(LeaseState& lease, const Call& call) {
 void Leases::publish(LeaseState& lease, const Call& call) {
   std::map<std::string, std::string> entries;
   {
-    const std::lock_guard lock(lease.mutex);
+    const Lock lock(lease.mutex);
     entries = lease.entries;
   }
   // One by one and only where nothing is: a newer value that was set meanwhile stays.
@@ -100,32 +104,32 @@ void Leases::publish(LeaseState& lease, const Call& call) {
 void Leases::revoke(const std::shared_ptr<LeaseState>& lease, const Call& call) {
   revoke_lease(link_->gateway, lease->id, call);
   {
-    const std::lock_guard lock(lease->mutex);
+    const Lock lock(lease->mutex);
     lease->dead = true;
     lease->entries.clear();
   }
-  signal_.notify([&] { std::erase(owned_, lease); });
+  signal_.notify([&]() REQUIRES(signal_.mutex) { std::erase(owned_, lease); });
 }
 
 void Leases::remember(LeaseState* lease, std::span<const Entry> entries) {
   for (const Entry& entry : entries) forget(entry.key);
   if (lease == nullptr) return;
-  const std::lock_guard lock(lease->mutex);
+  const Lock lock(lease->mutex);
   for (const Entry& entry : entries) lease->entries[entry.key] = entry.value;
 }
 
 void Leases::forget(const std::string& key) {
-  const std::lock_guard lock(signal_.mutex);
+  const Lock lock(signal_.mutex);
   for (const auto& lease : owned_) {
-    const std::lock_guard lease_lock(lease->mutex);
+    const Lock lease_lock(lease->mutex);
     lease->entries.erase(key);
   }
 }
 
 void Leases::revise(const std::string& key, const std::string& value) {
-  const std::lock_guard lock(signal_.mutex);
+  const Lock lock(signal_.mutex);
   for (const auto& lease : owned_) {
-    const std::lock_guard lease_lock(lease->mutex);
+    const Lock lease_lock(lease->mutex);
     if (const auto found = lease->entries.find(key); found != lease->entries.end()) {
       found->second = value;
     }
@@ -134,7 +138,7 @@ void Leases::revise(const std::string& key, const std::string& value) {
 
 std::shared_ptr<Presence> Leases::presence(const Call& call) {
   {
-    const std::lock_guard lock(signal_.mutex);
+    const Lock lock(signal_.mutex);
     if (presence_ && alive(*presence_->lease)) return presence_;
   }
   auto presence = std::make_shared<Presence>();
@@ -144,7 +148,7 @@ std::shared_ptr<Presence> Leases::presence(const Call& call) {
   transaction.success.push_back(put(presence->key, "", presence->lease->id));
   link_->session.write(transaction, call);
   // If another caller was faster, this one lives as long as its user and then lapses.
-  signal_.notify([&] {
+  signal_.notify([&]() REQUIRES(signal_.mutex) {
     if (!presence_ || !alive(*presence_->lease)) presence_ = presence;
   });
   keep(presence->lease);
@@ -152,13 +156,13 @@ std::shared_ptr<Presence> Leases::presence(const Call& call) {
 }
 
 void Leases::retire(const std::shared_ptr<Presence>& presence) {
-  signal_.notify([&] {
+  signal_.notify([&]() REQUIRES(signal_.mutex) {
     if (presence_ == presence) presence_.reset();
   });
 }
 
 void Leases::keep(const std::shared_ptr<LeaseState>& lease) {
-  signal_.notify([&] {
+  signal_.notify([&]() REQUIRES(signal_.mutex) {
     if (stopped_) throw Error(Code::cancelled, "the store was closed");
     kept_.push_back(lease);
     ++changes_;
@@ -172,7 +176,7 @@ std::shared_ptr<LeaseState> Leases::next_due() {
   std::erase_if(kept_, [&](const std::weak_ptr<LeaseState>& weak) {
     const auto lease = weak.lock();
     if (!lease) return true;
-    const std::lock_guard lock(lease->mutex);
+    const Lock lock(lease->mutex);
     if (lease->dead) return true;
     if (lease->due < first_due) {
       first_due = lease->due;
@@ -184,7 +188,7 @@ std::shared_ptr<LeaseState> Leases::next_due() {
 }
 
 void Leases::run() {
-  block_all_signals();
+  os::block_signals_in_this_thread();
   Call background = link_->call(Deadline::never());
   background.interruptible = false;
   while (true) {
@@ -192,14 +196,15 @@ void Leases::run() {
     std::uint64_t seen = 0;
     Deadline due = Deadline::never();
     {
-      const std::lock_guard lock(signal_.mutex);
+      const Lock lock(signal_.mutex);
       lease = next_due();
       seen = changes_;
       if (lease) due = Deadline(lease->due);
     }
     try {
-      if (signal_.wait(background.until(due), [&] { return stopped_ || changes_ != seen; })) {
-        const std::lock_guard lock(signal_.mutex);
+      if (signal_.wait(background.until(due),
+                       [&]() REQUIRES(signal_.mutex) { return stopped_ || changes_ != seen; })) {
+        const Lock lock(signal_.mutex);
         if (stopped_) return;
         continue;
       }
@@ -223,7 +228,7 @@ void Leases::run() {
 
 void Leases::stop() noexcept {
   std::thread thread;
-  signal_.notify([&] {
+  signal_.notify([&]() REQUIRES(signal_.mutex) {
     stopped_ = true;
     thread = std::move(thread_);
   });
@@ -232,7 +237,7 @@ void Leases::stop() noexcept {
 
 void Leases::revoke_at_close(bool all, const Call& call) {
   std::vector<std::shared_ptr<LeaseState>> leases;
-  signal_.notify([&] {
+  signal_.notify([&]() REQUIRES(signal_.mutex) {
     if (all) leases = owned_;
     if (presence_) leases.push_back(presence_->lease);
     presence_.reset();

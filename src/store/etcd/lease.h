@@ -7,6 +7,7 @@
 #include <thread>
 #include <vector>
 
+#include "base/mutex.h"
 #include "store/etcd/link.h"
 
 namespace tensorbus::store::etcd {
@@ -14,7 +15,7 @@ namespace tensorbus::store::etcd {
 struct LeaseState {
   std::int64_t id = 0;
   bool keep_alive = true;
-  // Whether its keys are set again when etcd comes back without its data.
+  // Whether the lease's keys are set again when etcd comes back without its data.
   bool publish_again = true;
   std::chrono::seconds time_to_live{0};
 
@@ -22,11 +23,11 @@ struct LeaseState {
   TimePoint due;
   bool failing = false;
 
-  std::mutex mutex;     // guards what follows
-  std::string data_id;  // of the etcd that granted it
-  TimePoint refreshed;
-  bool dead = false;
-  std::map<std::string, std::string> entries;  // set under it by this client
+  Mutex mutex;
+  std::string data_id GUARDED_BY(mutex);  // of the etcd that granted it
+  TimePoint refreshed GUARDED_BY(mutex);
+  bool dead GUARDED_BY(mutex) = false;
+  std::map<std::string, std::string> entries GUARDED_BY(mutex);  // set under it by this client
 };
 
 // Says that this process is there: the key exists as long as the lease lives.
@@ -46,8 +47,8 @@ class Leases {
   bool alive(LeaseState& lease) const;
   // False when the lease is gone for good.
   bool refresh(LeaseState& lease, const Call& call);
-  // For a lease that etcd does not know: takes it again, with its keys, if etcd lost its data.
-  // False if it merely lapsed; then it is dead.
+  // For a lease that etcd does not know: takes the lease again, with its keys, if etcd lost its
+  // data. False if the lease merely lapsed; then the lease is dead.
   bool recover(LeaseState& lease, const Call& call);
   void revoke(const std::shared_ptr<LeaseState>& lease, const Call& call);
 
@@ -58,7 +59,7 @@ class Leases {
   void revise(const std::string& key, const std::string& value);
 
   std::shared_ptr<Presence> presence(const Call& call);
-  // No longer kept alive, so that what hangs on it lapses.
+  // The presence is no longer kept alive, so that its key lapses.
   void retire(const std::shared_ptr<Presence>& presence);
 
   // Ends the thread.
@@ -71,17 +72,17 @@ class Leases {
                                    bool publish_again, const Call& call);
   void publish(LeaseState& lease, const Call& call);
   void keep(const std::shared_ptr<LeaseState>& lease);
-  std::shared_ptr<LeaseState> next_due();
+  std::shared_ptr<LeaseState> next_due() REQUIRES(signal_.mutex);
   void run();
 
   const std::shared_ptr<Link> link_;
-  Signal signal_;  // guards what follows
-  std::vector<std::shared_ptr<LeaseState>> owned_;
-  std::vector<std::weak_ptr<LeaseState>> kept_;
-  std::shared_ptr<Presence> presence_;
-  std::uint64_t changes_ = 0;
-  std::thread thread_;
-  bool stopped_ = false;
+  Signal signal_;
+  std::vector<std::shared_ptr<LeaseState>> owned_ GUARDED_BY(signal_.mutex);
+  std::vector<std::weak_ptr<LeaseState>> kept_ GUARDED_BY(signal_.mutex);
+  std::shared_ptr<Presence> presence_ GUARDED_BY(signal_.mutex);
+  std::uint64_t changes_ GUARDED_BY(signal_.mutex) = 0;
+  std::thread thread_ GUARDED_BY(signal_.mutex);
+  bool stopped_ GUARDED_BY(signal_.mutex) = false;
 };
 
 class EtcdLease final : public Lease {

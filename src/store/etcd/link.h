@@ -1,4 +1,4 @@
-// What a store, its watches and its leases share. The last of them to go takes it along.
+// What a store, its watches and its leases share. The link ends with the last of them.
 #pragma once
 
 #include "os/process/fork.h"
@@ -9,7 +9,7 @@ namespace tensorbus::store::etcd {
 struct Link {
   explicit Link(const StoreUrl& url) : gateway(url), session(gateway) {}
 
-  // Whether this is the child of a fork: it has the objects, but neither the threads nor the
+  // Whether this is the child of a fork: a child has the objects, but neither the threads nor the
   // connections.
   bool forked() const noexcept { return os::fork_generation() != generation; }
 

@@ -110,7 +110,7 @@ std::string Session::data_id(const Call& call) {
 void Session::end(const Call& call) {
   std::shared_ptr<Epoch> epoch;
   {
-    const std::lock_guard lock(mutex_);
+    const Lock lock(mutex_);
     epoch = std::move(epoch_);
     epoch_.reset();
   }
@@ -119,7 +119,7 @@ void Session::end(const Call& call) {
 
 std::shared_ptr<Session::Epoch> Session::current_epoch(const Call& call) {
   {
-    const std::lock_guard lock(mutex_);
+    const Lock lock(mutex_);
     if (is_fresh()) return epoch_;
   }
   auto epoch = std::make_shared<Epoch>();
@@ -130,7 +130,7 @@ std::shared_ptr<Session::Epoch> Session::current_epoch(const Call& call) {
   grant_lease(gateway_, epoch->lease, marker_time_to_live.count(), call);
   std::shared_ptr<Epoch> used;
   {
-    const std::lock_guard lock(mutex_);
+    const Lock lock(mutex_);
     if (!is_fresh()) epoch_ = epoch;
     used = epoch_;
   }
@@ -144,7 +144,7 @@ bool Session::is_fresh() const {
 }
 
 void Session::forget(const std::shared_ptr<Epoch>& epoch) {
-  const std::lock_guard lock(mutex_);
+  const Lock lock(mutex_);
   if (epoch_ == epoch) epoch_.reset();
 }
 
@@ -154,7 +154,7 @@ bool Session::lease_lives(std::int64_t lease, const Call& call) {
 }
 
 Session::Marker Session::take_marker(Epoch& epoch) {
-  const std::lock_guard lock(mutex_);
+  const Lock lock(mutex_);
   if (epoch.free.empty()) {
     return {own_key(fmt::format("sessions/{}/{}", epoch.name, epoch.markers_made++)), 0};
   }
@@ -164,7 +164,7 @@ Session::Marker Session::take_marker(Epoch& epoch) {
 }
 
 void Session::give_back(Epoch& epoch, Marker marker) {
-  const std::lock_guard lock(mutex_);
+  const Lock lock(mutex_);
   epoch.free.push_back(std::move(marker));
 }
 

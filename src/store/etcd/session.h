@@ -1,16 +1,18 @@
 // Writes that apply exactly once, although requests are sent again when an answer is lost.
 //
 // Each transaction also writes a marker key of ours, on the condition that the marker has been
-// written exactly as often as we know. Of two copies only one can meet that; the other one's answer
-// tells that it has been done. A marker serves one write at a time, so concurrent writes use
-// several. All hang on a lease that is long and not kept alive: a fresh one is taken when half of
-// it has passed, and what a killed process leaves behind goes away by itself.
+// written exactly as often as we know. Of two copies of a transaction only one can meet that
+// condition; the answer to the other copy tells that the transaction has been done. A marker serves
+// one write at a time, so concurrent writes use several. All markers hang on a lease that is long
+// and not kept alive: a fresh lease is taken when half of the time has passed, and what a killed
+// process leaves behind goes away by itself.
 #pragma once
 
 #include <memory>
 #include <string>
 #include <vector>
 
+#include "base/mutex.h"
 #include "store/etcd/gateway.h"
 
 namespace tensorbus::store::etcd {
@@ -23,8 +25,8 @@ struct Transaction {
 
 struct WriteResult {
   bool applied = false;  // the conditions held
-  // Answers to the operations of the branch taken. Nothing (null) if it was applied by a copy whose
-  // answer was lost.
+  // Answers to the operations of the branch taken. Nothing (null) if the transaction was applied by
+  // a copy whose answer was lost.
   Json responses;
 
   const Json& response(std::size_t index, const char* kind) const;
@@ -38,7 +40,8 @@ class Session {
   // applied.
   WriteResult write(const Transaction& transaction, const Call& call);
 
-  // Names the data that etcd holds: it changes when etcd starts with an empty data directory.
+  // Names the data that etcd holds: another name when etcd has started with an empty data
+  // directory.
   std::string data_id(const Call& call);
 
   // Removes the markers.
@@ -59,7 +62,7 @@ class Session {
   };
 
   std::shared_ptr<Epoch> current_epoch(const Call& call);
-  bool is_fresh() const;
+  bool is_fresh() const REQUIRES(mutex_);
   void forget(const std::shared_ptr<Epoch>& epoch);
   bool lease_lives(std::int64_t lease, const Call& call);
   Marker take_marker(Epoch& epoch);
@@ -68,8 +71,8 @@ class Session {
   void markers_lost(const std::shared_ptr<Epoch>& epoch, bool resent, const Call& call);
 
   Gateway& gateway_;
-  std::mutex mutex_;
-  std::shared_ptr<Epoch> epoch_;
+  Mutex mutex_;
+  std::shared_ptr<Epoch> epoch_ GUARDED_BY(mutex_);
 };
 
 // Takes a lease with an id of our choice, so that asking twice does no harm. Returns the time to

@@ -7,6 +7,7 @@
 #include <map>
 
 #include "base/log.h"
+#include "base/mutex.h"
 #include "store/common/limits.h"
 #include "store/etcd/barrier.h"
 #include "store/etcd/lease.h"
@@ -102,8 +103,8 @@ class EtcdStore final : public Store {
   const std::string url_;
   const std::shared_ptr<Link> link_;
   const std::shared_ptr<Leases> leases_;
-  std::mutex close_mutex_;
-  bool closed_ = false;
+  Mutex close_mutex_;
+  bool closed_ GUARDED_BY(close_mutex_) = false;
 };
 
 void EtcdStore::set(std::span<const Entry> entries, Deadline deadline, Lease* lease) {
@@ -281,7 +282,7 @@ std::shared_ptr<Lease> EtcdStore::lease(Duration time_to_live, LeaseOptions opti
 }
 
 void EtcdStore::close(bool cleanup) noexcept {
-  const std::lock_guard lock(close_mutex_);
+  const Lock lock(close_mutex_);
   if (closed_) return;
   closed_ = true;
   if (link_->forked()) {

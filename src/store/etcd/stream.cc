@@ -26,9 +26,10 @@ bool WatchStream::Inbox::receive(std::string_view bytes) {
   if (complete.empty()) return true;
   Call patient{Deadline::never()};
   patient.interruptible = false;
-  signal.wait(patient, [&] { return closed || lines.size() < max_waiting_lines; });
+  signal.wait(patient,
+              [&]() REQUIRES(signal.mutex) { return closed || lines.size() < max_waiting_lines; });
   bool go_on = true;
-  signal.notify([&] {
+  signal.notify([&]() REQUIRES(signal.mutex) {
     go_on = !closed;
     for (std::string& line : complete) lines.push_back(std::move(line));
   });
@@ -36,7 +37,7 @@ bool WatchStream::Inbox::receive(std::string_view bytes) {
 }
 
 void WatchStream::Inbox::end(const HttpOutcome& ended) {
-  signal.notify([&] { outcome = ended; });
+  signal.notify([&]() REQUIRES(signal.mutex) { outcome = ended; });
 }
 
 WatchStream::WatchStream(Gateway& gateway, const KeyRange& range, std::int64_t start_revision,
@@ -46,17 +47,19 @@ WatchStream::WatchStream(Gateway& gateway, const KeyRange& range, std::int64_t s
 }
 
 WatchStream::~WatchStream() {
-  inbox_->signal.notify([&] { inbox_->closed = true; });
+  inbox_->signal.notify([&]() REQUIRES(inbox_->signal.mutex) { inbox_->closed = true; });
   exchange_->abandon();
 }
 
 std::optional<WatchStream::Message> WatchStream::next(const Call& call) {
   Inbox& inbox = *inbox_;
-  if (!inbox.signal.wait(call, [&] { return !inbox.lines.empty() || inbox.outcome; })) {
+  if (!inbox.signal.wait(call, [&]() REQUIRES(inbox.signal.mutex) {
+        return !inbox.lines.empty() || inbox.outcome;
+      })) {
     return std::nullopt;
   }
   std::optional<std::string> line;
-  inbox.signal.notify([&] {
+  inbox.signal.notify([&]() REQUIRES(inbox.signal.mutex) {
     if (inbox.lines.empty()) return;
     line = std::move(inbox.lines.front());
     inbox.lines.pop_front();

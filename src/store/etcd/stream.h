@@ -37,10 +37,10 @@ class WatchStream {
     bool receive(std::string_view bytes) override;
     void end(const HttpOutcome& outcome) override;
 
-    Signal signal;  // guards what follows
-    std::deque<std::string> lines;
-    std::optional<HttpOutcome> outcome;
-    bool closed = false;
+    Signal signal;
+    std::deque<std::string> lines GUARDED_BY(signal.mutex);
+    std::optional<HttpOutcome> outcome;  // under the mutex until it is set, then never changed
+    bool closed GUARDED_BY(signal.mutex) = false;
 
    private:
     std::string partial_;  // of the receiving thread

@@ -5,9 +5,9 @@
 #include <condition_variable>
 #include <deque>
 #include <map>
-#include <mutex>
 
 #include "base/clock.h"
+#include "base/mutex.h"
 #include "base/waiting.h"
 #include "store/common/limits.h"
 #include "store/engine/engine.h"
@@ -15,9 +15,6 @@
 
 namespace tensorbus::store {
 namespace {
-
-using Lock = std::unique_lock<std::mutex>;
-
 // One named store: the engine, and the threads that are blocked on it.
 class Hub final : private Listener {
  public:
@@ -29,9 +26,9 @@ class Hub final : private Listener {
     std::deque<std::string> events;
   };
 
-  std::mutex mutex;
+  Mutex mutex;
 
-  std::string execute(Op op, std::string_view body) {
+  std::string execute(Op op, std::string_view body) REQUIRES(mutex) {
     expire();
     std::string reply = engine_.execute(op, body, now());
     // A lease that ends sooner than those before it shortens everybody's sleep.
@@ -39,7 +36,7 @@ class Hub final : private Listener {
     return reply;
   }
 
-  Ticket begin(Op op, std::string_view body, Blocked& blocked) {
+  Ticket begin(Op op, std::string_view body, Blocked& blocked) REQUIRES(mutex) {
     expire();
     const Ticket ticket = next_ticket_++;
     blocked_.emplace(ticket, &blocked);
@@ -52,14 +49,14 @@ class Hub final : private Listener {
     return ticket;
   }
 
-  std::string end(Ticket ticket) {
+  std::string end(Ticket ticket) REQUIRES(mutex) {
     blocked_.erase(ticket);
     return engine_.end(ticket);
   }
 
   // Sleeps until `finished`, which is asked under the lock. False at the deadline.
   bool wait_until(Lock& lock, Blocked& blocked, Deadline deadline, Cancellation* cancellation,
-                  const std::function<bool()>& finished) {
+                  const std::function<bool()>& finished) REQUIRES(mutex) {
     Waiting waiting(lock, deadline);
     while (true) {
       expire();
@@ -75,26 +72,26 @@ class Hub final : private Listener {
   }
 
  private:
-  void expire() { engine_.expire(now()); }
-  void wake_all() {
+  void expire() REQUIRES(mutex) { engine_.expire(now()); }
+  void wake_all() REQUIRES(mutex) {
     for (const auto& [_, blocked] : blocked_) blocked->wake.notify_all();
   }
 
-  void answer(Ticket ticket, std::string_view body) override {
+  void answer(Ticket ticket, std::string_view body) override REQUIRES(mutex) {
     Blocked& blocked = *blocked_.at(ticket);
     blocked.answered = true;
     blocked.reply = body;
     blocked.wake.notify_all();
   }
-  void event(Ticket ticket, std::string_view event) override {
+  void event(Ticket ticket, std::string_view event) override REQUIRES(mutex) {
     Blocked& blocked = *blocked_.at(ticket);
     blocked.events.emplace_back(event);
     blocked.wake.notify_all();
   }
 
-  Engine engine_{*this};
-  std::map<Ticket, Blocked*> blocked_;
-  Ticket next_ticket_ = 1;
+  Engine engine_ GUARDED_BY(mutex){*this};
+  std::map<Ticket, Blocked*> blocked_ GUARDED_BY(mutex);
+  Ticket next_ticket_ GUARDED_BY(mutex) = 1;
 };
 
 // Wakes a blocked thread when it is cancelled. Lives outside the hub's lock.
@@ -131,7 +128,7 @@ class MemoryStore final : public RequestStore {
  private:
   class WatchHandle;
 
-  void check_usable() const {
+  void check_usable() const REQUIRES(hub_->mutex) {
     if (closed_) throw Error(Code::cancelled, "the store was closed");
   }
 
@@ -151,7 +148,7 @@ class MemoryStore final : public RequestStore {
     mine_.push_back(&blocked);
     bool answered = false;
     std::string missing;
-    const auto leave = [&] {
+    const auto leave = [&]() REQUIRES(hub_->mutex) {
       std::erase(mine_, &blocked);
       missing = hub_->end(ticket);
     };
@@ -169,18 +166,18 @@ class MemoryStore final : public RequestStore {
 
   const std::string name_;
   const std::shared_ptr<Hub> hub_;
-  bool closed_ = false;
-  std::vector<Hub::Blocked*> mine_;
+  bool closed_ GUARDED_BY(hub_->mutex) = false;
+  std::vector<Hub::Blocked*> mine_ GUARDED_BY(hub_->mutex);
 };
 
 class MemoryStore::WatchHandle final : public Watch {
  public:
   WatchHandle(MemoryStore& store, const std::string& prefix, bool current)
-      : store_(store), hub_(store.hub_), prefix_(prefix) {
-    const Lock lock(hub_->mutex);
+      : store_(store), prefix_(prefix) {
+    const Lock lock(store_.hub_->mutex);
     store_.check_usable();
     const std::uint64_t since = current ? 0 : UINT64_MAX;
-    ticket_ = hub_->begin(
+    ticket_ = store_.hub_->begin(
         Op::watch, std::move(Encoder().string(wire_key(prefix)).integer(since)).bytes(), blocked_);
     store_.mine_.push_back(&blocked_);
     if (current) queue_present();
@@ -189,10 +186,10 @@ class MemoryStore::WatchHandle final : public Watch {
 
   StoreEvent next(Deadline deadline, Cancellation* cancellation) override {
     store_.check_not_forked();
-    const auto hook = wake_on_cancel(*hub_, blocked_, cancellation);
-    Lock lock(hub_->mutex);
-    if (!hub_->wait_until(lock, blocked_, deadline, cancellation,
-                          [this] { return !blocked_.events.empty(); })) {
+    const auto hook = wake_on_cancel(*store_.hub_, blocked_, cancellation);
+    Lock lock(store_.hub_->mutex);
+    if (!store_.hub_->wait_until(lock, blocked_, deadline, cancellation,
+                                 [this] { return !blocked_.events.empty(); })) {
       throw Error(Code::timeout, "no key under \"" + prefix_ + "\" changed in time");
     }
     const std::string encoded = std::move(blocked_.events.front());
@@ -205,10 +202,10 @@ class MemoryStore::WatchHandle final : public Watch {
 
   void close() noexcept override {
     if (store_.forked()) return;
-    const Lock lock(hub_->mutex);
+    const Lock lock(store_.hub_->mutex);
     if (!open_) return;
     open_ = false;
-    hub_->end(ticket_);
+    store_.hub_->end(ticket_);
     std::erase(store_.mine_, &blocked_);
     blocked_.closed = true;
     blocked_.events.clear();
@@ -216,7 +213,7 @@ class MemoryStore::WatchHandle final : public Watch {
   }
 
  private:
-  void queue_present() {
+  void queue_present() REQUIRES(store_.hub_->mutex) {
     Decoder reply(blocked_.reply);
     reply.integer<std::uint64_t>();
     for (const WatchedKey& present : read_watched_keys(reply)) {
@@ -226,11 +223,10 @@ class MemoryStore::WatchHandle final : public Watch {
   }
 
   MemoryStore& store_;
-  const std::shared_ptr<Hub> hub_;
   const std::string prefix_;
   Hub::Blocked blocked_;
   Ticket ticket_ = 0;
-  bool open_ = true;
+  bool open_ GUARDED_BY(store_.hub_->mutex) = true;
 };
 
 std::unique_ptr<Watch> MemoryStore::watch(const std::string& prefix, bool current, Deadline) {
@@ -242,9 +238,9 @@ std::unique_ptr<Watch> MemoryStore::watch(const std::string& prefix, bool curren
 }  // namespace
 
 std::unique_ptr<Store> connect_memory(const std::string& name) {
-  static std::mutex mutex;
-  static std::map<std::string, std::weak_ptr<Hub>> hubs;
-  const std::lock_guard lock(mutex);
+  static Mutex mutex;
+  static std::map<std::string, std::weak_ptr<Hub>> hubs GUARDED_BY(mutex);
+  const Lock lock(mutex);
   std::erase_if(hubs, [](const auto& entry) { return entry.second.expired(); });
   std::shared_ptr<Hub> hub = hubs[name].lock();
   if (hub == nullptr) {

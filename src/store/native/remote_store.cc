@@ -21,7 +21,7 @@ constexpr auto longest_pause = std::chrono::milliseconds(500);
 constexpr auto attempt_time = std::chrono::seconds(5);
 // After a blocked call's deadline: how long we wait to be told what was missing.
 constexpr auto farewell_time = std::chrono::milliseconds(500);
-constexpr std::size_t read_size = 64 * 1024;
+constexpr std::size_t most_received = 64 * 1024;
 
 Error closed_error() { return Error(Code::cancelled, "the store was closed"); }
 
@@ -38,8 +38,9 @@ RemoteStore::RemoteStore(StoreUrl::Host host, const ConnectOptions& options)
     : host_(std::move(host)), token_(options.token), session_(random_id()) {
   Waiter self(*this, nullptr);
   Lock lock(mutex_);
-  const bool decided =
-      wait_until(lock, self, options.deadline, [this] { return connected_ || !refusal_.ok(); });
+  const bool decided = wait_until(lock, self, options.deadline, [this]() REQUIRES(mutex_) {
+    return connected_ || !refusal_.ok();
+  });
   if (!refusal_.ok()) throw Error(refusal_.code, "store at " + url() + ": " + refusal_.message);
   if (!decided) {
     throw Error(Code::unreachable, fmt::format("no store answers at {}: {}", url(), last_failure_));
@@ -109,10 +110,11 @@ std::string RemoteStore::call(Op op, const std::string& body, Deadline deadline,
 
   bool answered = false;
   try {
-    answered = wait_until(lock, self, deadline, [&] { return call.done; });
+    answered = wait_until(lock, self, deadline, [&]() REQUIRES(mutex_) { return call.done; });
     if (!answered && is_blocking(op) && connected_) {
       send_cancel(id);
-      answered = wait_until(lock, self, Deadline::after(farewell_time), [&] { return call.done; });
+      answered = wait_until(lock, self, Deadline::after(farewell_time),
+                            [&]() REQUIRES(mutex_) { return call.done; });
     }
   } catch (...) {
     calls_.erase(id);
@@ -133,7 +135,7 @@ std::string RemoteStore::call(Op op, const std::string& body, Deadline deadline,
   throw Error(Code::timeout, fmt::format("the store at {} did not answer in time", url()));
 }
 
-bool RemoteStore::wait_until(Lock& lock, Waiter& self, Deadline deadline,
+bool RemoteStore::wait_until(std::unique_lock<std::mutex>& lock, Waiter& self, Deadline deadline,
                              const std::function<bool()>& finished) {
   Waiting waiting(lock, deadline);
   const auto place = waiters_.insert(waiters_.end(), &self);
@@ -166,7 +168,7 @@ void RemoteStore::pass_the_lead() {
   if (!led_ && !waiters_.empty()) waiters_.front()->wake.notify_all();
 }
 
-void RemoteStore::lead(Lock& lock, Deadline deadline) {
+void RemoteStore::lead(std::unique_lock<std::mutex>& lock, Deadline deadline) {
   led_ = true;
   try {
     if (connected_) {
@@ -199,7 +201,7 @@ void RemoteStore::step_back() {
   if (closed_) socket_.reset();
 }
 
-void RemoteStore::connect(Lock& lock, Deadline deadline) {
+void RemoteStore::connect(std::unique_lock<std::mutex>& lock, Deadline deadline) {
   const Duration pause = pause_;
   lock.unlock();
   if (pause > Duration::zero()) {
@@ -231,7 +233,7 @@ void RemoteStore::connect(Lock& lock, Deadline deadline) {
   }
 }
 
-void RemoteStore::attach(Lock&, os::Fd socket, const Hello& server) {
+void RemoteStore::attach(std::unique_lock<std::mutex>&, os::Fd socket, const Hello& server) {
   const bool replaced = instance_ && *instance_ != server.id;
   instance_ = server.id;
   socket_ = os::UnsharedFd(std::move(socket));
@@ -334,7 +336,7 @@ void RemoteStore::flush() {
 void RemoteStore::receive() {
   if (!connected_) return;
   // Not straight into the string: growing it would clear as much as could come, every time.
-  std::array<char, read_size> buffer;
+  std::array<char, most_received> buffer;
   const ssize_t got = ::recv(socket_.get(), buffer.data(), buffer.size(), 0);
   if (got == 0) return disconnect("the server closed the connection");
   if (got < 0) {

@@ -11,10 +11,10 @@
 #include <deque>
 #include <list>
 #include <map>
-#include <mutex>
 #include <optional>
 #include <string>
 
+#include "base/mutex.h"
 #include "os/io/poll.h"
 #include "os/process/unshared_fd.h"
 #include "store/native/request_store.h"
@@ -38,8 +38,6 @@ class RemoteStore final : public RequestStore {
  private:
   class WatchHandle;
   class Reading;
-  using Lock = std::unique_lock<std::mutex>;
-
   // A thread that waits for something. Made before the mutex is locked and destroyed after: whoever
   // cancels holds the cancellation's lock and then takes ours.
   struct Waiter {
@@ -73,50 +71,53 @@ class RemoteStore final : public RequestStore {
   std::string call(Op op, const std::string& body, Deadline deadline,
                    Cancellation* cancellation) override;
   // Until `finished` holds. True, or false at the deadline. Throws on close, cancel and Ctrl-C.
-  bool wait_until(Lock& lock, Waiter& self, Deadline deadline,
-                  const std::function<bool()>& finished);
-  void lead(Lock& lock, Deadline deadline);
-  void pass_the_lead();
-  void step_back();
-  void check_usable() const;
-  std::uint64_t settled(Op op) const;
+  bool wait_until(std::unique_lock<std::mutex>& lock, Waiter& self, Deadline deadline,
+                  const std::function<bool()>& finished) REQUIRES(mutex_);
+  void lead(std::unique_lock<std::mutex>& lock, Deadline deadline) REQUIRES(mutex_);
+  void pass_the_lead() REQUIRES(mutex_);
+  void step_back() REQUIRES(mutex_);
+  void check_usable() const REQUIRES(mutex_);
+  std::uint64_t settled(Op op) const REQUIRES(mutex_);
 
-  void connect(Lock& lock, Deadline deadline);
-  void attach(Lock& lock, os::Fd socket, const Hello& server);
-  void disconnect(const std::string& reason);
-  void fail_all(const Status& status);
-  void fail_hopeless(const Status& status);
-  void send(std::string_view frame);
-  void send_watch(WatchState& watch);
-  void send_cancel(std::uint64_t id);
-  void flush();
-  void receive();
-  void dispatch(std::string_view frame);
-  void synchronise(WatchState& watch, Decoder reply);
-  void take_event(WatchState& watch, std::string_view body);
+  void connect(std::unique_lock<std::mutex>& lock, Deadline deadline) REQUIRES(mutex_);
+  void attach(std::unique_lock<std::mutex>& lock, os::Fd socket, const Hello& server)
+      REQUIRES(mutex_);
+  void disconnect(const std::string& reason) REQUIRES(mutex_);
+  void fail_all(const Status& status) REQUIRES(mutex_);
+  void fail_hopeless(const Status& status) REQUIRES(mutex_);
+  void send(std::string_view frame) REQUIRES(mutex_);
+  void send_watch(WatchState& watch) REQUIRES(mutex_);
+  void send_cancel(std::uint64_t id) REQUIRES(mutex_);
+  void flush() REQUIRES(mutex_);
+  void receive() REQUIRES(mutex_);
+  void dispatch(std::string_view frame) REQUIRES(mutex_);
+  void synchronise(WatchState& watch, Decoder reply) REQUIRES(mutex_);
+  void take_event(WatchState& watch, std::string_view body) REQUIRES(mutex_);
 
   const StoreUrl::Host host_;
   const std::optional<std::string> token_;
   const Id16 session_;
 
-  std::mutex mutex_;
   os::EventFd wake_leader_;
   os::EventFd abort_;
-  os::UnsharedFd socket_;
-  std::optional<Id16> instance_;  // of the last server we talked to
-  bool connected_ = false;
-  bool closed_ = false;
-  bool led_ = false;
   std::atomic<bool> server_ended_here_{false};
-  Duration pause_{};  // before the next attempt to connect; 0 if the last one did not fail
-  std::string last_failure_ = "there was no time to try";
-  Status refusal_;  // why connecting again is hopeless
-  std::string in_;
-  std::string out_;
-  std::uint64_t next_id_ = 1;
-  std::map<std::uint64_t, Call*> calls_;
-  std::map<std::uint64_t, std::shared_ptr<WatchState>> watches_;
-  std::list<Waiter*> waiters_;
+
+  Mutex mutex_;
+  os::UnsharedFd socket_ GUARDED_BY(mutex_);
+  std::optional<Id16> instance_ GUARDED_BY(mutex_);  // of the last server we talked to
+  bool connected_ GUARDED_BY(mutex_) = false;
+  bool closed_ GUARDED_BY(mutex_) = false;
+  bool led_ GUARDED_BY(mutex_) = false;
+  Duration pause_
+      GUARDED_BY(mutex_){};  // before the next attempt to connect; 0 if the last one did not fail
+  std::string last_failure_ GUARDED_BY(mutex_) = "there was no time to try";
+  Status refusal_ GUARDED_BY(mutex_);  // why connecting again is hopeless
+  std::string in_ GUARDED_BY(mutex_);
+  std::string out_ GUARDED_BY(mutex_);
+  std::uint64_t next_id_ GUARDED_BY(mutex_) = 1;
+  std::map<std::uint64_t, Call*> calls_ GUARDED_BY(mutex_);
+  std::map<std::uint64_t, std::shared_ptr<WatchState>> watches_ GUARDED_BY(mutex_);
+  std::list<Waiter*> waiters_ GUARDED_BY(mutex_);
 };
 
 }  // namespace tensorbus::store

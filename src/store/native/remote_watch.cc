@@ -28,7 +28,7 @@ class RemoteStore::WatchHandle final : public Watch {
     Waiter self(store_, cancellation);
     Lock lock(store_.mutex_);
     const Reading reading(*state_, self);
-    const bool ready = store_.wait_until(lock, self, deadline, [this] {
+    const bool ready = store_.wait_until(lock, self, deadline, [this]() REQUIRES(store_.mutex_) {
       return !state_->events.empty() || state_->closed || !state_->failure.ok();
     });
     if (!ready) {

@@ -47,7 +47,7 @@ class RequestStore::LeaseHandle final : public Lease {
 
   Duration time_to_live() const noexcept override { return state_->time_to_live; }
   bool alive() const noexcept override {
-    const std::lock_guard lock(store_.leases_mutex_);
+    const Lock lock(store_.leases_mutex_);
     return state_->alive;
   }
   void refresh(Deadline deadline) override { store_.refresh(*state_, deadline); }
@@ -89,11 +89,11 @@ void RequestStore::set(std::span<const Entry> entries, Deadline deadline, Lease*
       throw Error(Code::invalid_argument, "the lease belongs to another store");
     }
     state = &handle->state();
-    const std::lock_guard lock(leases_mutex_);
+    const Lock lock(leases_mutex_);
     if (!state->alive) throw Error(Code::failed, "the lease has lapsed or was revoked");
   }
   {
-    const std::lock_guard lock(leases_mutex_);
+    const Lock lock(leases_mutex_);
     for (const Entry& entry : wired) {
       forget_leased(entry.key);
       // Known before it is sent: if the server is replaced meanwhile, the key is published there.
@@ -126,7 +126,7 @@ bool RequestStore::exists(const std::string& key, Deadline deadline) {
 bool RequestStore::erase(const std::string& key, Deadline deadline) {
   check_key(key);
   const std::string reply = call(Op::erase, keys_body({{wire_key(key)}}), deadline);
-  const std::lock_guard lock(leases_mutex_);
+  const Lock lock(leases_mutex_);
   forget_leased(wire_key(key));
   return Decoder(reply).integer<std::uint32_t>() != 0;
 }
@@ -137,7 +137,7 @@ std::int64_t RequestStore::add(const std::string& key, std::int64_t amount, Dead
       call(Op::add, std::move(Encoder().string(wire_key(key)).integer(amount)).bytes(), deadline);
   const auto sum = Decoder(reply).integer<std::int64_t>();
   // An addition leaves the key under its lease.
-  const std::lock_guard lock(leases_mutex_);
+  const Lock lock(leases_mutex_);
   for (const auto& [_, lease] : leases_) {
     const auto leased = lease->keys.find(wire_key(key));
     if (leased != lease->keys.end()) leased->second = std::to_string(sum);
@@ -166,7 +166,7 @@ Swap RequestStore::compare_and_set(const std::string& key,
   const std::string_view value = decoder.string();
   if (present) swap.value.emplace(value);
   if (swap.swapped) {
-    const std::lock_guard lock(leases_mutex_);
+    const Lock lock(leases_mutex_);
     forget_leased(wire_key(key));
   }
   return swap;
@@ -210,7 +210,7 @@ std::shared_ptr<Lease> RequestStore::lease(Duration time_to_live, LeaseOptions o
   state->keep_alive = options.keep_alive;
   call(Op::grant, std::move(Encoder().integer(state->id).integer(time_to_live.count())).bytes(),
        deadline);
-  const std::lock_guard lock(leases_mutex_);
+  const Lock lock(leases_mutex_);
   leases_.emplace(state->id, state);
   if (options.keep_alive && !keep_alive_thread_.joinable() && !leases_closed_) {
     keep_alive_thread_ = std::thread([this] { keep_alive(); });
@@ -224,7 +224,7 @@ void RequestStore::refresh(LeaseState& lease, Deadline deadline) {
       call(Op::refresh, std::move(Encoder().integer(lease.id)).bytes(), deadline);
   if (Decoder(reply).integer<std::uint8_t>() != 0) return;
   {
-    const std::lock_guard lock(leases_mutex_);
+    const Lock lock(leases_mutex_);
     lease.alive = false;
     leases_.erase(lease.id);
   }
@@ -234,7 +234,7 @@ void RequestStore::refresh(LeaseState& lease, Deadline deadline) {
 void RequestStore::revoke(LeaseState& lease, Deadline deadline) {
   {
     // First: whatever comes of it, it is neither renewed nor published again.
-    const std::lock_guard lock(leases_mutex_);
+    const Lock lock(leases_mutex_);
     lease.revoked = true;
     lease.alive = false;
     leases_.erase(lease.id);
@@ -243,7 +243,7 @@ void RequestStore::revoke(LeaseState& lease, Deadline deadline) {
 }
 
 std::string RequestStore::describe(const LeaseState& lease) {
-  const std::lock_guard lock(leases_mutex_);
+  const Lock lock(leases_mutex_);
   if (lease.keys.empty()) return "without keys";
   const std::string first = user_key(lease.keys.begin()->first);
   if (lease.keys.size() == 1) return fmt::format("of key \"{}\"", first);
@@ -256,7 +256,7 @@ void RequestStore::renew(const std::shared_ptr<LeaseState>& lease, Duration pati
     if (std::exchange(told_, false)) log::info("leases at {} are renewed again", url());
   } catch (const Error& error) {
     {
-      const std::lock_guard lock(leases_mutex_);
+      const Lock lock(leases_mutex_);
       if (lease->revoked || leases_closed_) return;
     }
     if (server_ended_here() || !not_renewed_is_told_.due(now())) return;
@@ -271,7 +271,7 @@ void RequestStore::renew(const std::shared_ptr<LeaseState>& lease, Duration pati
 }
 
 void RequestStore::keep_alive() {
-  std::unique_lock lock(leases_mutex_);
+  Lock lock(leases_mutex_);
   TimePoint next = now();
   while (!leases_closed_) {
     std::vector<std::shared_ptr<LeaseState>> kept;
@@ -299,7 +299,7 @@ void RequestStore::keep_alive() {
 }
 
 std::vector<std::string> RequestStore::lease_requests() {
-  const std::lock_guard lock(leases_mutex_);
+  const Lock lock(leases_mutex_);
   std::vector<std::string> requests;
   for (const auto& [id, lease] : leases_) {
     Encoder entries;
@@ -328,7 +328,7 @@ void RequestStore::end_leases(bool revoke) noexcept {
   if (forked()) return;
   std::map<LeaseId, std::shared_ptr<LeaseState>> leases;
   {
-    const std::lock_guard lock(leases_mutex_);
+    const Lock lock(leases_mutex_);
     leases_closed_ = true;
     leases.swap(leases_);
     leases_changed_.notify_all();
@@ -347,7 +347,7 @@ void RequestStore::end_leases(bool revoke) noexcept {
     }
   }
   {
-    const std::lock_guard lock(leases_mutex_);
+    const Lock lock(leases_mutex_);
     for (const auto& [_, lease] : leases) lease->alive = false;
   }
 }

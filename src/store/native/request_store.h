@@ -6,13 +6,13 @@
 #include <deque>
 #include <map>
 #include <memory>
-#include <mutex>
 #include <set>
 #include <string>
 #include <thread>
 #include <vector>
 
-#include "base/seldom.h"
+#include "base/log.h"
+#include "base/mutex.h"
 #include "os/process/fork.h"
 #include "store/engine/table.h"
 #include "store/protocol/protocol.h"
@@ -74,7 +74,7 @@ class RequestStore : public Store {
   class LeaseHandle;
 
   // What is set without a lease, or under another one, is no lease's any more.
-  void forget_leased(std::string_view wire_key);
+  void forget_leased(std::string_view wire_key) REQUIRES(leases_mutex_);
 
   void keep_alive();
   // Once per lease of `kept`; how it went is told.
@@ -84,12 +84,13 @@ class RequestStore : public Store {
   // For messages: which client this is.
   std::string describe(const LeaseState& lease);
 
-  std::mutex leases_mutex_;
+  Mutex leases_mutex_;
   std::condition_variable leases_changed_;
-  std::map<LeaseId, std::shared_ptr<LeaseState>> leases_;
-  bool leases_closed_ = false;
+  // With all that their states hold but what a lease is granted with.
+  std::map<LeaseId, std::shared_ptr<LeaseState>> leases_ GUARDED_BY(leases_mutex_);
+  bool leases_closed_ GUARDED_BY(leases_mutex_) = false;
   // Of the renewing thread.
-  Seldom not_renewed_is_told_;
+  log::Seldom not_renewed_is_told_;
   bool told_ = false;
   std::thread keep_alive_thread_;
   const unsigned generation_ = os::fork_generation();

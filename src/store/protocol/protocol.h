@@ -7,15 +7,14 @@
 //     client       proof[32]          server  proof[32], or it closes
 //   request        u32 size  u64 id  u8 op    body
 //   reply          u32 size  u64 id  u8 code  body (a message when code is not ok)
-//   a reply to 0   is to nobody: "cancelled" is the farewell of a server that was told to stop,
-//   with
-//                  the name of its process
+//   a reply to 0   is to nobody: "cancelled" is the farewell of a server that was told to stop, and
+//                  names the server's process
 //
-// Ids grow; together with the session they name a request for ever, so that one sent again after a
-// reconnect is applied once. Changing requests, and barriers likewise, start with the lowest id of
-// their kind that still waits for its reply: the server forgets the replies below it. They count
-// apart, so that a thread that stands before a barrier for hours makes nobody remember the sets of
-// the others.
+// Ids grow; together with the session they name a request for ever, so that a request sent again
+// after a reconnect is applied once. Changing requests, and barriers likewise, start with the
+// lowest id of their kind that still waits for its reply: the server forgets the replies below that
+// id. Changes and barriers count apart, so that a thread that stands before a barrier for hours
+// does not make the server remember the sets of others.
 #pragma once
 
 #include <cstdint>
@@ -82,7 +81,7 @@ struct Hello {
   Id16 nonce{};
 };
 std::string encode(const Hello& hello);
-// Throws Error(failed) if it is not one of ours.
+// Throws Error(failed) if the bytes are no hello of ours.
 Hello decode_hello(std::string_view bytes);
 
 // What a side must compute to show that it knows the token.

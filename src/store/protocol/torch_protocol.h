@@ -47,9 +47,9 @@ struct TorchRequest {
   std::vector<EntryView> entries;      // MULTI_SET
 };
 
-// Parses the request at the front of `bytes`. Its size is 0 if more bytes are needed, and then
-// `needed` says how many there must be before it is worth trying again. Throws Error for what is
-// not a request and for keys and values beyond the limits.
+// Parses the request at the front of `bytes`. The request's size is 0 if more bytes are needed, and
+// then `needed` says how many there must be before another try is worth while. Throws Error for
+// what is not a request and for keys and values beyond the limits.
 TorchRequest parse_torch_request(std::string_view bytes, std::size_t& needed);
 
 // Replies.

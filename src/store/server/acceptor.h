@@ -1,5 +1,6 @@
-// Where the server's clients come in. When there are no descriptors or no memory for another one it
-// rests for a moment and tries again: nobody would tell it that there are some.
+// Where the server's clients come in. When there are no descriptors or no memory for another
+// client, the acceptor rests for a moment and tries again: nobody would tell it that there are
+// some.
 #pragma once
 
 #include <cstdint>
@@ -18,7 +19,7 @@ class Acceptor {
   int get() const noexcept { return listener_.get(); }
   std::uint16_t port() const noexcept { return port_; }
 
-  // The next client, if one waits and it does not rest.
+  // The next client, if one waits and the acceptor does not rest.
   os::Fd next();
   // There is a lack of something that a client needs, says this errno.
   void rest(int lack) { shortage_.begin(lack, now()); }

@@ -28,15 +28,16 @@ class Journal {
   Journal(const std::string& path, const std::function<void(const JournalRecord&)>& replay);
 
   void append(const JournalRecord& record);
-  // Hands all that was appended to the operating system. Throws Error(failed) if it does not take
-  // it.
+  // Hands all that was appended to the operating system. Throws Error(failed) if the system
+  // refuses.
   void flush();
 
-  // How much of it is still needed, for one that was replayed: it may hold the rewriting of years.
+  // How much of the file is still needed, for a journal that was replayed: the file may hold the
+  // rewriting of years.
   void set_live_size(std::size_t size) noexcept { compacted_size_ = size; }
   bool wants_compaction() const noexcept;
-  // Replaces the file by what `write_all` appends. If there is no room for both, the file stays as
-  // it is, with a warning, until it has doubled again.
+  // Replaces the file by what `write_all` appends. If there is no room for both, the old file
+  // stays, with a warning, until its size has doubled again.
   void compact(const std::function<void()>& write_all);
 
   std::size_t size() const noexcept { return size_ + pending_.size(); }

@@ -1,6 +1,6 @@
-// The time by which leases lapse. It stands still while the server's thread does, because its
-// process is stopped or its disk hangs: the holders have renewed meanwhile, and nobody has read it.
-// Pure: told the time.
+// The time by which leases lapse. The lease clock stands still while the server's thread does,
+// because the server is stopped or its disk hangs: the holders have renewed meanwhile, and nobody
+// has read their renewals. Pure: told the time.
 #pragma once
 
 #include <utility>
@@ -14,12 +14,12 @@ class LeaseClock {
   explicit LeaseClock(TimePoint start) : looked_(start) {}
 
   TimePoint at(TimePoint now) const noexcept { return now - stood_; }
-  // When it was looked at last.
+  // When the clock was looked at last.
   TimePoint last() const noexcept { return at(looked_); }
 
   // Between two looks the thread meant to sleep for `planned`, and works for a moment. What is
-  // more is a stall. When it began is not known, so that all but the moment is given back: a lease
-  // lapses late rather than early.
+  // more is a stall. When the stall began is not known, so that all but the moment is given back: a
+  // lease lapses late rather than early.
   void look(TimePoint now, Duration planned) noexcept {
     const Duration passed = now - std::exchange(looked_, now);
     if (passed > planned + moment) stood_ += passed - moment;

@@ -1,7 +1,5 @@
 // The server's one thread: accepts, reads, lets the service work, writes the journal, then answers.
 #include <fmt/format.h>
-#include <pthread.h>
-#include <signal.h>
 #include <sys/epoll.h>
 #include <sys/socket.h>
 
@@ -11,16 +9,17 @@
 #include <condition_variable>
 #include <deque>
 #include <map>
-#include <mutex>
 #include <thread>
 #include <vector>
 
 #include "base/clock.h"
 #include "base/log.h"
+#include "base/mutex.h"
 #include "base/waiting.h"
 #include "os/io/poll.h"
 #include "os/net/tcp.h"
 #include "os/process/fork.h"
+#include "os/process/process.h"
 #include "store/server/acceptor.h"
 #include "store/server/service.h"
 
@@ -39,13 +38,6 @@ constexpr Duration longest_wait = std::chrono::minutes(1);
 // Leases are looked after so often: what is slept through in one wait is given back to them.
 constexpr Duration longest_wait_with_leases = std::chrono::seconds(1);
 
-void block_signals_in_this_thread() {
-  // Signals belong to the application's threads; one that lands here would not interrupt its wait.
-  sigset_t all;
-  ::sigfillset(&all);
-  ::pthread_sigmask(SIG_SETMASK, &all, nullptr);
-}
-
 }  // namespace
 
 class StoreServer::Impl {
@@ -61,7 +53,7 @@ class StoreServer::Impl {
     watch(acceptor_.get(), listener_number, EPOLLIN, EPOLL_CTL_ADD);
     watch(wake_.get(), wake_number, EPOLLIN, EPOLL_CTL_ADD);
     thread_ = std::thread([this] {
-      block_signals_in_this_thread();
+      os::block_signals_in_this_thread();
       run();
     });
   }
@@ -91,8 +83,8 @@ class StoreServer::Impl {
   }
 
   void wait_for_workers(std::size_t count, Deadline deadline) {
-    std::unique_lock lock(workers_mutex_);
-    const auto joined = [&] {
+    Lock lock(workers_mutex_);
+    const auto joined = [&]() REQUIRES(workers_mutex_) {
       if (workers_ >= static_cast<std::int64_t>(count)) return true;
       if (failed_) throw Error(Code::failed, "the store server has failed; see its log");
       return false;
@@ -139,7 +131,7 @@ class StoreServer::Impl {
     open_.set(0);
     acceptor_.close();
     service_.release_journal();
-    const std::lock_guard lock(workers_mutex_);
+    const Lock lock(workers_mutex_);
     workers_changed_.notify_all();
   }
 
@@ -287,7 +279,7 @@ class StoreServer::Impl {
     const std::int64_t workers = service_.workers();
     if (workers == workers_seen_) return;
     workers_seen_ = workers;
-    const std::lock_guard lock(workers_mutex_);
+    const Lock lock(workers_mutex_);
     workers_ = workers;
     workers_changed_.notify_all();
   }
@@ -327,10 +319,10 @@ class StoreServer::Impl {
   observe::Counter open_;
   observe::Counter accepted_;
 
-  std::mutex workers_mutex_;
+  Mutex workers_mutex_;
   std::condition_variable workers_changed_;
-  std::int64_t workers_ = 0;
-  std::int64_t workers_seen_ = 0;
+  std::int64_t workers_ GUARDED_BY(workers_mutex_) = 0;
+  std::int64_t workers_seen_ = 0;  // of the thread
 
   std::thread thread_;
 };

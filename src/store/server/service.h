@@ -33,19 +33,20 @@ class Service final : private Listener {
  public:
   explicit Service(const StoreServerOptions& options);
 
-  // Handles all whole requests in the connection's input. Sets `closing` for one that broke a rule.
+  // Handles all whole requests in the connection's input. Sets `closing` for a connection that
+  // broke a rule.
   void serve(Connection& connection);
-  // The server was told to stop; says so in whose process it was.
+  // The server was told to stop: tells the client so, and in whose process.
   void say_farewell(Connection& connection) const;
-  // Its waits, barrier places and watches are over.
+  // The connection's waits, barrier places and watches are over.
   void forget(Connection& connection);
 
   // Removes leases that had lapsed by then, and sessions of clients that are long gone.
   void tick(TimePoint now, TimePoint lapsed_by);
   // How long until the next lease lapses.
   std::optional<Duration> next_lapse() const;
-  // The time of leases, which stands still while the loop does. It is looked at in every turn: how
-  // long did the loop mean to sleep since the last time?
+  // The time of leases, which stands still while the loop does. Called in every turn: how long did
+  // the loop mean to sleep since the last call?
   TimePoint lease_time() const;
   void look_at_clock(Duration planned);
   // Lets another server have the journal.
@@ -59,12 +60,12 @@ class Service final : private Listener {
   }
   // A torch client whose wait ended: the requests behind it can be served now.
   Connection* take_resumed();
-  // The same for one that has read enough of its replies.
+  // A client that has read enough of its replies: its next requests can be served now.
   void resume(Connection& connection);
   bool has_resumed() const noexcept { return !resumed_.empty(); }
   // Connections with output, or that are closing, since the last call.
   std::vector<Connection*> take_dirty();
-  // A connection whose client has come back on another one.
+  // A connection whose client has come back on another connection.
   Connection* take_replaced();
 
   std::int64_t workers() const;

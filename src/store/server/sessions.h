@@ -1,5 +1,5 @@
-// Which requests of which client were applied, with their replies, so that one sent again after a
-// reconnect is answered and not applied again.
+// Which requests of which client were applied, with their replies, so that a request sent again
+// after a reconnect is answered and not applied again.
 #pragma once
 
 #include <array>

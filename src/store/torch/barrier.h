@@ -1,9 +1,9 @@
 // A reusable barrier made of what torch's server has: compare-and-set and waiting for a key. (Its
 // own BARRIER works once per name and cannot be left.)
 //
-// One key holds the round and who is inside. Whoever comes last opens the next round in it and sets
-// this round's release key, for which the others wait; it also removes the release key of two
-// rounds before, which everybody has seen by then.
+// One key holds the round and who is inside. The member that comes last opens the next round in
+// that key and sets this round's release key, for which the others wait; the last member also
+// removes the release key of two rounds before, which everybody has seen by then.
 #pragma once
 
 #include <cstdint>
@@ -21,8 +21,9 @@ class TorchBarrier {
   // Throws Error(invalid_argument) for a name too long for the keys it needs.
   TorchBarrier(TorchPool& pool, std::string name, std::size_t count, std::string member);
 
-  // Returns when `count` are inside. Otherwise takes the arrival back, so that nobody is released
-  // by a member that has left; until `closed` is signalled, that goes on when `until` has ended.
+  // Returns when `count` members are inside. Otherwise takes the arrival back, so that nobody is
+  // released by a member that has left; taking back goes on when `until` has ended, until `closed`
+  // is signalled.
   void enter(const Until& until, const os::EventFd& closed);
 
  private:

@@ -28,18 +28,19 @@ struct Until {
 inline constexpr Duration last_word_time = std::chrono::milliseconds(200);
 Until last_word(const Until& until);
 
-// The server went away in the middle of an exchange, so nobody knows whether it was applied.
+// The server went away in the middle of an exchange, so nobody knows whether the request was
+// applied.
 class ConnectionLost : public Error {
  public:
   explicit ConnectionLost(const std::string& message) : Error(Code::unreachable, message) {}
 };
 
-// Used by one call at a time. After any exception its place in the stream of replies is unknown:
-// destroy it.
+// Used by one call at a time. After any exception the connection's place in the stream of replies
+// is unknown: destroy the connection.
 class TorchConnection {
  public:
-  // Connects and says hello. Throws Error(unreachable) if there is no server, ConnectionLost if it
-  // hung up at the hello, Error(failed) if it does not speak torch's protocol.
+  // Connects and says hello. Throws Error(unreachable) if there is no server, ConnectionLost if the
+  // server hung up at the hello, Error(failed) if the server does not speak torch's protocol.
   TorchConnection(const StoreUrl::Host& host, const Until& until);
   TorchConnection(TorchConnection&&) = default;
   TorchConnection& operator=(TorchConnection&&) = default;

@@ -36,7 +36,7 @@ TorchConnection TorchPool::take(const Until& until) {
   // Parent and child would read each other's replies.
   os::check_not_forked(generation_, "store");
   {
-    const std::lock_guard lock(mutex_);
+    const Lock lock(mutex_);
     if (closed_) throw Error(Code::cancelled, "the store is closed");
     while (!idle_.empty()) {
       TorchConnection connection = std::move(idle_.back());
@@ -57,12 +57,12 @@ TorchConnection TorchPool::take(const Until& until) {
 }
 
 void TorchPool::put_back(TorchConnection connection) {
-  const std::lock_guard lock(mutex_);
+  const Lock lock(mutex_);
   if (!closed_ && idle_.size() < most_idle) idle_.push_back(std::move(connection));
 }
 
 void TorchPool::close() noexcept {
-  const std::lock_guard lock(mutex_);
+  const Lock lock(mutex_);
   closed_ = true;
   idle_.clear();
 }

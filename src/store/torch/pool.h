@@ -1,12 +1,12 @@
-// The connections of one tcpstore:// client. Each exchange has one for itself, so that a wait
-// blocks no other thread's call; they are kept and used again.
+// The connections of one tcpstore:// client. Each exchange has a connection for itself, so that a
+// wait blocks no other thread's call; connections are kept and used again.
 #pragma once
 
-#include <mutex>
 #include <string>
 #include <utility>
 #include <vector>
 
+#include "base/mutex.h"
 #include "os/process/fork.h"
 #include "store/torch/connection.h"
 
@@ -63,9 +63,9 @@ class TorchPool {
 
   const StoreUrl::Host host_;
   const unsigned generation_ = os::fork_generation();
-  std::mutex mutex_;
-  std::vector<TorchConnection> idle_;
-  bool closed_ = false;
+  Mutex mutex_;
+  std::vector<TorchConnection> idle_ GUARDED_BY(mutex_);
+  bool closed_ GUARDED_BY(mutex_) = false;
 };
 
 }  // namespace tensorbus::store

@@ -16,7 +16,8 @@ namespace tensorbus::store {
 // - set() of several entries shows them one after the other.
 // - A torch queue that is not empty counts as a key with an empty value.
 // - After a reconnect, reads, waits and set() are sent again. When the answer to add(), join(),
-//   erase() or compare_and_set() is lost, that is Error(unreachable): it may have been applied.
+//   erase() or compare_and_set() is lost, that is Error(unreachable): the call may have been
+//   applied.
 // - barrier() keeps its state in keys that list() does not show.
 std::unique_ptr<Store> connect_torch(const StoreUrl::Host& host, const ConnectOptions& options);
 
