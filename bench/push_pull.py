@@ -1,7 +1,8 @@
 """Echo round trips of tensorbus.fserver against a plain TCP echo in Python.
 
 One worker asks, a server answers with what it got; with four workers the others of each batch ask
-for 64 bytes. Ours and the TCP echo take turns. On one host, and between two network namespaces.
+for 64 bytes, and so do the other three clients of the TCP echo, which answers each as it comes.
+Ours and the TCP echo take turns. On one host, and between two network namespaces.
 """
 
 from __future__ import annotations
@@ -10,6 +11,7 @@ import argparse
 import contextlib
 import json
 import os
+import selectors
 import socket
 import subprocess
 import sys
@@ -28,7 +30,10 @@ SIZES = {
     "1.75 MiB": (1792 << 10, 30),
 }
 ROUNDS = 15
-AIMS = {("14 KiB", "1x1 shm"): 1.0, ("1.75 MiB", "1x1 shm"): 1 / 3}
+AIMS = {("14 KiB", "1x1 shm"): 1.0, ("1.75 MiB", "1x1 shm"): 1 / 3} | {
+    (size, f"4x1 {name}"): 1.0 for size in ("64 B", "14 KiB") for name in ("shm", "ucx")
+}
+REST = bytes(8)  # in place of a size, from the client that measures: nobody else is served
 
 
 def serve() -> None:
@@ -58,17 +63,35 @@ def receive(connection: socket.socket, buffer: memoryview) -> None:
 
 def serve_tcp() -> None:
     """The size of each message comes first."""
-    with socket.create_server((os.environ["ECHO_HOST"], int(os.environ["ECHO_PORT"]))) as listener:
-        connection, _ = listener.accept()
-    connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+    address = os.environ["ECHO_HOST"], int(os.environ["ECHO_PORT"])
+    with socket.create_server(address) as listener:
+        clients = [listener.accept()[0] for _ in range(int(os.environ["DMLC_NUM_WORKER"]))]
+    ready = selectors.DefaultSelector()
+    for client in clients:
+        client.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+        ready.register(client, selectors.EVENT_READ)
     size = bytearray(8)
     buffer = bytearray(max(size for size, _ in SIZES.values()))
+    resting: list[socket.socket] = []
     with contextlib.suppress(ConnectionError):
         while True:
-            receive(connection, memoryview(size))
-            message = memoryview(buffer)[: int.from_bytes(size, "little")]
-            receive(connection, message)
-            connection.sendall(message)
+            for key, _ in ready.select():
+                client = key.fileobj
+                assert isinstance(client, socket.socket)
+                if client in resting:  # its message came before the rest was wanted
+                    continue
+                receive(client, memoryview(size))
+                if size == REST:
+                    resting = [other for other in clients if other is not client]
+                    for other in resting:
+                        ready.unregister(other)
+                    continue
+                for other in resting:
+                    ready.register(other, selectors.EVENT_READ)
+                resting = []
+                message = memoryview(buffer)[: int.from_bytes(size, "little")]
+                receive(client, message)
+                client.sendall(message)
 
 
 def connect_tcp() -> socket.socket:
@@ -84,6 +107,16 @@ def connect_tcp() -> socket.socket:
         else:
             connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
             return connection
+
+
+def keep_asking_tcp() -> None:
+    connection = connect_tcp()
+    message = (64).to_bytes(8, "little") + bytes(64)
+    back = memoryview(bytearray(64))
+    with contextlib.suppress(ConnectionError):
+        while True:
+            connection.sendall(message)
+            receive(connection, back)
 
 
 def times(count: int, once: Callable[[], None]) -> list[float]:
@@ -117,6 +150,8 @@ def measure_size(connection: socket.socket, size: int, count: int) -> dict[str, 
         turn = [("ours", ours), ("tcp", tcp)]
         for name, once in turn if number % 2 else reversed(turn):
             taken = times(count, once)
+            if name == "tcp":
+                connection.sendall(REST)
             if number < 0:  # warms up
                 continue
             medians[name].append(quantile(taken, 0.5))
@@ -132,10 +167,17 @@ def ask() -> None:
     torch.set_num_threads(1)
     fserver.init()
     connection = connect_tcp()
+    connection.sendall(REST)
     print(json.dumps({name: measure_size(connection, *size) for name, size in SIZES.items()}))
 
 
-ROLES = {"serve": serve, "keep_asking": keep_asking, "serve_tcp": serve_tcp, "ask": ask}
+ROLES = {
+    "serve": serve,
+    "keep_asking": keep_asking,
+    "serve_tcp": serve_tcp,
+    "keep_asking_tcp": keep_asking_tcp,
+    "ask": ask,
+}
 
 
 class Hosts:
@@ -217,6 +259,7 @@ def job(workers: int, hosts: Hosts | None) -> Iterator[subprocess.Popen[str]]:
         start("serve", 1, DMLC_ROLE="server")
         for rank in range(1, workers):
             start("keep_asking", 0, DMLC_ROLE="worker", DMLC_NODE_RANK=str(rank))
+            start("keep_asking_tcp", 0)
         yield start("ask", 0, DMLC_ROLE="worker")
     finally:
         for process in started:

@@ -6,6 +6,7 @@
 #include <cstring>
 #include <functional>
 #include <memory>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -30,30 +31,38 @@ const std::vector<Size> sizes{{"64 B", 64, 2'000},
                               {"229 KiB", 229 * 1024, 200},
                               {"1.75 MiB", 1792 * 1024, 50}};
 constexpr int rounds = 15;
+constexpr std::size_t largest_prepared = 14 * 1024;  // larger ones go the same way as others
 
 Deadline soon() { return Deadline::after(std::chrono::seconds(60)); }
+
+// What the worker is told each time: the tensors, or the request that it has prepared.
+enum class Told { tensors, prepared };
 
 // One tensor there, one back, in memory of one's own as users have it.
 class Trip {
  public:
-  Trip(Worker& worker, std::size_t bytes)
+  Trip(Worker& worker, std::size_t bytes, Told told = Told::tensors)
       : worker_(worker),
         shape_{static_cast<std::int64_t>(bytes)},
         push_(bytes, std::byte{1}),
         pull_(bytes) {
     pushes_ = {1, {push_.data(), Dtype::uint8, shape_, strides_}};
     pulls_ = {2, {pull_.data(), Dtype::uint8, shape_, strides_}};
+    if (told == Told::prepared) prepared_ = worker.prepare({&pushes_, 1}, {&pulls_, 1});
   }
   Trip(const Trip&) = delete;
   Trip& operator=(const Trip&) = delete;
 
-  void operator()() {
-    worker_.wait(worker_.push_pull({&pushes_, 1}, {&pulls_, 1}, Deadline::never()),
-                 Deadline::never());
-  }
+  void operator()() { worker_.wait(push_pull(), Deadline::never()); }
 
  private:
+  Handler push_pull() {
+    if (prepared_) return worker_.push_pull(*prepared_, Deadline::never());
+    return worker_.push_pull({&pushes_, 1}, {&pulls_, 1}, Deadline::never());
+  }
+
   Worker& worker_;
+  std::optional<PreparedRequest> prepared_;
   std::vector<std::int64_t> shape_;
   std::vector<std::int64_t> strides_{1};
   std::vector<std::byte> push_;
@@ -155,10 +164,10 @@ Times time_each(int round_trips, Once once) {
 }
 
 // p50 of every round against the floor's, then p99 of all rounds together.
-void measure_size(const Size& size, const std::string& job, Worker& worker, bool has_aim,
+void measure_size(const Size& size, const std::string& job, Worker& worker, Told told,
                   std::vector<Row>& rows) {
   CopyPingPong floor(size.bytes);
-  Trip trip(worker, size.bytes);
+  Trip trip(worker, size.bytes, told);
   const int round_trips = job.starts_with("1x1") ? size.round_trips : size.round_trips / 4;
   Times ours;
   Times theirs;
@@ -168,7 +177,7 @@ void measure_size(const Size& size, const std::string& job, Worker& worker, bool
     return times.quantile(0.5);
   };
   Row row{fmt::format("C++ echo {}, {}, p50", size.name, job), "copy ping-pong", "us"};
-  if (has_aim && size.bytes == 64) row.at_most = 3;
+  if (told == Told::prepared && size.bytes == 64) row.at_most = 3;
   row = measure(
       row, rounds, [&] { return median(theirs, [&] { floor.round_trip(); }); },
       [&] { return median(ours, [&] { trip(); }); });
@@ -185,8 +194,11 @@ void measure_job(const std::string& name, int workers, const fabric::TwoHosts* h
   const Echo echo(workers, hosts);
   const auto worker = echo.worker();
   for (const Size& size : sizes) {
-    measure_size(size, fmt::format("{}x1 {}", workers, name), *worker,
-                 workers == 1 && hosts == nullptr, rows);
+    const std::string job = fmt::format("{}x1 {}", workers, name);
+    measure_size(size, job, *worker, Told::tensors, rows);
+    if (workers == 1 && hosts == nullptr && size.bytes <= largest_prepared) {
+      measure_size(size, job + ", prepared", *worker, Told::prepared, rows);
+    }
   }
 }
 

@@ -108,6 +108,18 @@ struct Item {
   TensorView tensor;
 };
 
+// A request that is made once and sent often, with whatever its push tensors hold then. Copies are
+// the same request.
+class PreparedRequest {
+ public:
+  PreparedRequest() = default;  // of nobody
+
+ private:
+  friend class Worker;
+  struct Content;
+  std::shared_ptr<Content> content_;
+};
+
 // When things happened to a request, in ns of the steady clock: at the worker handed over and sent,
 // at the server received and given to its code; then the answer: at the server handed over and
 // sent, at the worker received and given back.
@@ -117,6 +129,7 @@ struct WorkerCounts {
   std::uint64_t answers_straight = 0;  // written by the server into the pull tensor itself
   std::uint64_t answers_copied = 0;    // out of a slot
   std::uint64_t slots = 0;             // that servers made for our pushes
+  std::uint64_t repeated = 0;          // sent as requests that the servers knew
   std::uint64_t requests = 0;          // not yet waited for
 };
 
@@ -134,6 +147,12 @@ class Worker {
   // is under way. Error: invalid_argument, peer_lost, timeout, queue_full.
   Handler push_pull(std::span<const Item> pushes, std::span<const Item> pulls, Deadline deadline,
                     std::shared_ptr<const void> keep = {});
+  // Checks the request, and asks nothing of the servers. Its tensors are borrowed, keys and forms
+  // copied; `keep` is held as long as the request is. Error(invalid_argument).
+  PreparedRequest prepare(std::span<const Item> pushes, std::span<const Item> pulls,
+                          std::shared_ptr<const void> keep = {});
+  // The same for a request that this worker has prepared, also before the last one was answered.
+  Handler push_pull(const PreparedRequest& prepared, Deadline deadline);
   // Until all servers have answered. Error: timeout naming those who have not (the request is
   // cancelled then, nothing is written any more), peer_lost, or what a server said.
   void wait(Handler handler, Deadline deadline);

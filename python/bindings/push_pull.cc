@@ -116,6 +116,58 @@ std::uint64_t push_pull_(push_pull::Worker& worker, nb::handle push_tensors, nb:
   });
 }
 
+// A request with its tensors. Python can give a tensor other memory, so they are looked at again
+// whenever it is sent.
+struct Prepared {
+  nb::tuple push_tensors;
+  nb::tuple pull_tensors;
+  TensorList pushed;
+  TensorList pulled;
+  push_pull::PreparedRequest request;
+};
+
+nb::tuple as_tuple(nb::handle sequence) {
+  nb::tuple items = nb::steal<nb::tuple>(PySequence_Tuple(sequence.ptr()));
+  if (!items.is_valid()) throw nb::python_error();
+  return items;
+}
+
+void check_same(const TensorList& before, const nb::tuple& tensors, const char* what) {
+  const TensorList now = tensors_of(tensors, what);
+  for (std::size_t i = 0; i < now.size(); ++i) {
+    if (now.is_same(i, before)) continue;
+    throw Error(Code::invalid_argument,
+                std::string(what) + " " + std::to_string(i) +
+                    " has other memory, or another form, than when the request was prepared");
+  }
+}
+
+Prepared prepare(push_pull::Worker& worker, nb::handle push_tensors, nb::handle push_keys,
+                 nb::handle pull_tensors, nb::handle pull_keys) {
+  return with_their_errors([&] {
+    Prepared prepared{as_tuple(push_tensors), as_tuple(pull_tensors), {}, {}, {}};
+    prepared.pushed = tensors_of(prepared.push_tensors, "push tensor");
+    prepared.pulled = tensors_of(prepared.pull_tensors, "pull tensor");
+    const auto pushes =
+        items_of(prepared.pushed, numbers_of<std::int64_t>(push_keys, "push keys"), "push");
+    const auto pulls =
+        items_of(prepared.pulled, numbers_of<std::int64_t>(pull_keys, "pull keys"), "pull");
+    prepared.request = worker.prepare(pushes, pulls, keep(prepared.pull_tensors));
+    return prepared;
+  });
+}
+
+std::uint64_t push_pull_prepared(push_pull::Worker& worker, const Prepared& prepared,
+                                 std::optional<double> timeout) {
+  return with_their_errors([&] {
+    check_same(prepared.pushed, prepared.push_tensors, "push tensor");
+    check_same(prepared.pulled, prepared.pull_tensors, "pull tensor");
+    const push_pull::PreparedRequest request = prepared.request;
+    const WithoutGil without_gil;
+    return static_cast<std::uint64_t>(worker.push_pull(request, deadline(timeout)));
+  });
+}
+
 nb::list get_batch(push_pull::Server& server, std::optional<double> timeout, nb::handle workers,
                    nb::handle batch_type) {
   return with_their_errors([&] {
@@ -225,6 +277,11 @@ void bind_worker(nb::module_& module) {
            nb::arg("pull_tensors"), nb::arg("pull_keys"), nb::arg("timeout").none(),
            nb::sig("def push_pull(self, push_tensors: object, push_keys: object, pull_tensors: "
                    "object, pull_keys: object, timeout: float | None) -> int"))
+      .def("prepare", &prepare, nb::arg("push_tensors"), nb::arg("push_keys"),
+           nb::arg("pull_tensors"), nb::arg("pull_keys"),
+           nb::sig("def prepare(self, push_tensors: object, push_keys: object, pull_tensors: "
+                   "object, pull_keys: object) -> PushPullRequest"))
+      .def("push_pull_prepared", &push_pull_prepared, nb::arg("request"), nb::arg("timeout").none())
       .def(
           "wait",
           [](push_pull::Worker& worker, std::int64_t handler, std::optional<double> timeout) {
@@ -266,6 +323,7 @@ void bind_worker(nb::module_& module) {
             result["answers_straight"] = counts.answers_straight;
             result["answers_copied"] = counts.answers_copied;
             result["slots"] = counts.slots;
+            result["repeated"] = counts.repeated;
             result["requests"] = counts.requests;
             return result;
           },
@@ -338,6 +396,7 @@ void bind_push_pull(nb::module_& module) {
           },
           nb::arg("environment"))
       .def("stop", &stop<push_pull::Scheduler>, nb::arg("timeout").none());
+  nb::class_<Prepared>(module, "PushPullRequest", "A request that is made once and sent often.");
   bind_worker(module);
   bind_server(module);
   module.def("push_pull_clock", &push_pull::clock_ns, "Nanoseconds, as traces have them.");

@@ -11,6 +11,7 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any, NamedTuple, NoReturn
 
 from tensorbus import _core
+from tensorbus._core import PushPullRequest as PreparedRequest
 from tensorbus.fserver.errors import BadArgument, WaitTimeout
 
 if TYPE_CHECKING:
@@ -18,6 +19,7 @@ if TYPE_CHECKING:
 
 __all__ = [
     "BadArgument",
+    "PreparedRequest",
     "ServerDataBatch",
     "SimpleNotify",
     "WaitTimeout",
@@ -28,7 +30,9 @@ __all__ = [
     "get_nanosecond",
     "init",
     "map_pinned_tensor",
+    "prepare",
     "push_pull",
+    "push_pull_prepared",
     "register_recv_buffer",
     "respond",
     "respond_vec",
@@ -112,6 +116,27 @@ def push_pull(
     if _worker is None:
         _no("worker")
     return _worker.push_pull(push_tensors, push_keys, pull_tensors, pull_keys, _timeout)
+
+
+def prepare(
+    push_tensors: Sequence[Any],
+    push_keys: Sequence[int],
+    pull_tensors: Sequence[Any],
+    pull_keys: Sequence[int],
+) -> PreparedRequest:
+    """A request that :func:`push_pull_prepared` sends as often as it is told to, each time with
+    what the push tensors hold then. It keeps the tensors."""
+    if _worker is None:
+        _no("worker")
+    return _worker.prepare(push_tensors, push_keys, pull_tensors, pull_keys)
+
+
+def push_pull_prepared(request: PreparedRequest) -> int:
+    """As :func:`push_pull`. ``BadArgument`` if a tensor was given other memory or another form
+    since the request was prepared, or if another worker prepared it."""
+    if _worker is None:
+        _no("worker")
+    return _worker.push_pull_prepared(request, _timeout)
 
 
 def wait(handler: int, timeout_ms: float = 10000) -> None:

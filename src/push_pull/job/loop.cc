@@ -42,15 +42,16 @@ void Loop::refuse() const {
 
 void Loop::close() noexcept {
   {
-    const Lock lock(mutex_);
+    const tensorbus::Lock lock(mutex_);
     if (std::exchange(closed_, true)) return;
     wake_.signal();
     changed_.notify_all();
   }
   keeper_.join();
   // Whoever is in a call leaves it.
-  Lock lock(mutex_);
-  changed_.wait(lock, [this] { return followers_ == 0 && poller_ != Poller::caller; });
+  tensorbus::Lock lock(mutex_);
+  changed_.wait(lock,
+                [this]() REQUIRES(mutex_) { return followers_ == 0 && poller_ != Poller::caller; });
 }
 
 void Loop::poll() {
@@ -155,7 +156,7 @@ bool Loop::Turn::follow() {
 }
 
 void Loop::keep() try {
-  Lock lock(mutex_);
+  tensorbus::Lock lock(mutex_);
   std::uint64_t seen = 0;
   while (!closed_) {
     if (poller_ == Poller::caller || turns_ != seen) {
@@ -179,7 +180,7 @@ void Loop::keep() try {
     if (poller_ == Poller::keeper) poller_ = Poller::nobody;
   }
 } catch (...) {
-  const Lock lock(mutex_);
+  const tensorbus::Lock lock(mutex_);
   failure_ = current_exception_status();
   log::error("push-pull: connections cannot be kept alive: {}", failure_->message);
   if (poller_ == Poller::keeper) poller_ = Poller::nobody;

@@ -13,6 +13,7 @@
 #include <string_view>
 #include <thread>
 
+#include "base/mutex.h"
 #include "base/waiting.h"
 #include "fabric/core/fabric.h"
 #include "os/io/poll.h"
@@ -53,7 +54,7 @@ class Loop {
     return lock;
   }
   // The same for a lock that was let go for a long copy. It is held even if it throws.
-  void lock_again(Lock& lock) {
+  void lock_again(Lock& lock) LOCKS_UNCHECKED {
     if (!lock.try_lock()) {
       wanting_.fetch_add(1);
       lock.lock();
@@ -64,7 +65,7 @@ class Loop {
   // Polls, spins, sleeps until `done` holds: true; or false at the deadline. Error(interrupted),
   // Error(cancelled) after close().
   template <typename Done>
-  bool wait(Lock& lock, Deadline deadline, Done done) {
+  bool wait(Lock& lock, Deadline deadline, Done done) LOCKS_UNCHECKED {
     if (done()) return true;
     Turn turn(*this, lock, deadline);
     while (turn.take()) {
@@ -85,11 +86,11 @@ class Loop {
     Turn(Loop& loop, Lock& lock, Deadline deadline);
     ~Turn();
     // One poll, after a sleep if the one before was in vain for long. False at the deadline.
-    bool take();
+    bool take() REQUIRES(loop_.mutex_);
 
    private:
-    void sleep();
-    bool follow();
+    void sleep() REQUIRES(loop_.mutex_);
+    bool follow() REQUIRES(loop_.mutex_);
 
     Loop& loop_;
     Lock& lock_;
@@ -103,32 +104,32 @@ class Loop {
     TimePoint spin_until_{};
   };
 
-  void poll();
-  void sleep(Lock& lock, Deadline deadline, bool keeper);
-  void let_others_in(Lock& lock);
+  void poll() REQUIRES(mutex_);
+  void sleep(Lock& lock, Deadline deadline, bool keeper) REQUIRES(mutex_);
+  void let_others_in(Lock& lock) REQUIRES(mutex_);
   void keep();
-  void check() const {
+  void check() const REQUIRES(mutex_) {
     if (closed_ || failure_) refuse();
   }
-  [[noreturn]] void refuse() const;
+  [[noreturn]] void refuse() const LOCKS_UNCHECKED;
 
   Events& events_;
   fabric::Progress& station_;
   SpinBudget spin_;
   const unsigned generation_ = os::fork_generation();
 
-  std::mutex mutex_;
+  Mutex mutex_;
   std::atomic<int> wanting_{0};  // who wait for the lock
   std::condition_variable changed_;
-  int followers_ = 0;  // who wait while another polls
-  Poller poller_ = Poller::nobody;
-  bool poller_sleeps_ = false;
-  std::uint64_t turns_ = 0;  // of callers
-  bool closed_ = false;
-  std::optional<Status> failure_;
+  int followers_ GUARDED_BY(mutex_) = 0;  // who wait while another polls
+  Poller poller_ GUARDED_BY(mutex_) = Poller::nobody;
+  bool poller_sleeps_ GUARDED_BY(mutex_) = false;
+  std::uint64_t turns_ GUARDED_BY(mutex_) = 0;  // of callers
+  bool closed_ GUARDED_BY(mutex_) = false;
+  std::optional<Status> failure_ GUARDED_BY(mutex_);
   os::EventFd wake_;         // for all who sleep, at the end
   os::EventFd keeper_wake_;  // a caller polls now, or has left after a sleep
-  bool keeper_rests_ = false;
+  bool keeper_rests_ GUARDED_BY(mutex_) = false;
   std::thread keeper_;
 };
 

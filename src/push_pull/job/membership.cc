@@ -18,7 +18,7 @@ const std::string job_key = "push_pull/job";
 // A node that dies is missed by barriers after this time; those who talk to it know sooner.
 constexpr Duration time_to_live = std::chrono::seconds(5);
 // Its rank can be taken again after this time at the latest.
-constexpr Duration grace = std::chrono::seconds(2);
+constexpr Duration lapse_grace = std::chrono::seconds(2);
 // The scheduler is given up when it could not be reached for so long.
 constexpr Duration patience_with_scheduler = std::chrono::seconds(5);
 // How often it is asked whether it is there while nothing changes.
@@ -187,7 +187,7 @@ std::vector<Member> Membership::everybody() const {
 void Membership::claim(const std::string& record, Deadline deadline) {
   const std::string own = key("member", self_);
   const std::string mark = std::string(claim_mark) + to_hex(view(random_id()));
-  const Deadline patience = sooner(deadline, Deadline::after(time_to_live + grace));
+  const Deadline patience = sooner(deadline, Deadline::after(time_to_live + lapse_grace));
   std::optional<std::string> expected;
   while (true) {
     const Swap swap = store_->compare_and_set(own, expected, mark, deadline);
@@ -222,7 +222,7 @@ void Membership::join(const std::string& record, Deadline deadline) {
 
 template <typename Done>
 bool Membership::wait(Lock& lock, Deadline deadline, Done done) {
-  return tensorbus::wait(lock, changed_, deadline, [&] {
+  return tensorbus::wait(lock, changed_, deadline, [&]() REQUIRES(mutex_) {
     if (done()) return true;
     if (scheduler_lost_) throw Error(*scheduler_lost_);
     return false;
@@ -239,7 +239,7 @@ std::vector<Member> Membership::missing(const std::map<Member, std::string>& fro
 
 void Membership::wait_for_all(Deadline deadline) {
   Lock lock(mutex_);
-  const bool decided = wait(lock, deadline, [this] {
+  const bool decided = wait(lock, deadline, [this]() REQUIRES(mutex_) {
     return another_gave_up_ || first_lost_ || missing(records_).empty();
   });
   if (missing(records_).empty() && !first_lost_) return;
@@ -256,7 +256,8 @@ void Membership::wait_for_all(Deadline deadline) {
     lock.lock();
   }
   if (self_.role == Role::scheduler) {
-    wait(lock, Deadline::after(farewell), [this] { return records_.size() <= 1; });
+    wait(lock, Deadline::after(farewell),
+         [this]() REQUIRES(mutex_) { return records_.size() <= 1; });
   }
   throw Error(failure);
 }
@@ -289,8 +290,9 @@ void Membership::publish_address(const std::string& address, Deadline deadline) 
 
 std::string Membership::address(const Member& member, Deadline deadline) {
   Lock lock(mutex_);
-  const bool there =
-      wait(lock, deadline, [&] { return addresses_.contains(member) || lost_.contains(member); });
+  const bool there = wait(lock, deadline, [&]() REQUIRES(mutex_) {
+    return addresses_.contains(member) || lost_.contains(member);
+  });
   if (lost_.contains(member)) {
     throw Error(lost_at_start(member));
   }
@@ -379,7 +381,7 @@ void Membership::leave(Deadline deadline) {
   std::set<Member> awaited;
   {
     Lock lock(mutex_);
-    const auto here = [&] {
+    const auto here = [&]() REQUIRES(mutex_) {
       awaited.clear();
       for (const Member& member : everybody()) {
         if (!left_.contains(member) && !lost_.contains(member)) awaited.insert(member);
@@ -387,11 +389,11 @@ void Membership::leave(Deadline deadline) {
       if (job_is_over_) awaited.clear();
       return !awaited.empty();
     };
-    const bool all = wait(lock, deadline, [&] { return !here(); });
+    const bool all = wait(lock, deadline, [&]() REQUIRES(mutex_) { return !here(); });
     // They all know by now, but may still be told so.
     if (all && schedules) {
       wait(lock, sooner(deadline, Deadline::after(farewell)),
-           [this] { return records_.size() <= 1; });
+           [this]() REQUIRES(mutex_) { return records_.size() <= 1; });
     }
   }
   close();
@@ -401,7 +403,7 @@ void Membership::leave(Deadline deadline) {
 }
 
 void Membership::close() noexcept {
-  if (store_ == nullptr || std::exchange(closed_, true)) return;
+  if (store_ == nullptr || closed_.exchange(true)) return;
   // First the watch: our own end is no news. Then the store, which our thread may be asking.
   if (watch_ != nullptr) watch_->close();
   store_->close(!scheduler_is_lost());

@@ -1,17 +1,18 @@
 // Who belongs to a job, as its scheduler's store says: finding each other, barriers, leaving.
 #pragma once
 
+#include <atomic>
 #include <compare>
 #include <condition_variable>
 #include <map>
 #include <memory>
-#include <mutex>
 #include <optional>
 #include <set>
 #include <string>
 #include <thread>
 #include <vector>
 
+#include "base/mutex.h"
 #include "tensorbus/push_pull.h"
 #include "tensorbus/store.h"
 
@@ -66,7 +67,6 @@ class Membership {
   void leave(Deadline deadline);
 
  private:
-  using Lock = std::unique_lock<std::mutex>;
   struct Barrier {
     std::set<Member> members;
     Cancellation cancellation;
@@ -80,11 +80,11 @@ class Membership {
   void claim(const std::string& record, Deadline deadline);
   // False at the deadline.
   template <typename Done>
-  bool wait(Lock& lock, Deadline deadline, Done done);
+  bool wait(Lock& lock, Deadline deadline, Done done) REQUIRES(mutex_);
   void follow_changes();
   void take(const StoreEvent& event);
   void begin_of_another_job();
-  void lose(const Member& member);
+  void lose(const Member& member) REQUIRES(mutex_);
   void lose_scheduler(const std::string& why);
   void close() noexcept;
   std::string key(const char* what, const Member& member) const;
@@ -99,19 +99,19 @@ class Membership {
   std::shared_ptr<Lease> lease_;
   std::unique_ptr<Watch> watch_;
 
-  mutable std::mutex mutex_;
+  std::atomic<bool> closed_{false};
+  mutable Mutex mutex_;
   std::condition_variable changed_;
-  std::map<Member, std::string> records_;
-  std::map<Member, std::string> addresses_;
-  std::set<Member> left_;
-  std::set<Member> lost_;
-  std::optional<Member> first_lost_;
-  std::optional<Status> another_gave_up_;
-  std::optional<Status> scheduler_lost_;
-  std::set<Barrier*> barriers_;
-  bool leaving_ = false;
-  bool job_is_over_ = false;
-  bool closed_ = false;
+  std::map<Member, std::string> records_ GUARDED_BY(mutex_);
+  std::map<Member, std::string> addresses_ GUARDED_BY(mutex_);
+  std::set<Member> left_ GUARDED_BY(mutex_);
+  std::set<Member> lost_ GUARDED_BY(mutex_);
+  std::optional<Member> first_lost_ GUARDED_BY(mutex_);
+  std::optional<Status> another_gave_up_ GUARDED_BY(mutex_);
+  std::optional<Status> scheduler_lost_ GUARDED_BY(mutex_);
+  std::set<Barrier*> barriers_ GUARDED_BY(mutex_);
+  bool leaving_ GUARDED_BY(mutex_) = false;
+  bool job_is_over_ GUARDED_BY(mutex_) = false;
   std::thread follower_;
 };
 

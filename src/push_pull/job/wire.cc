@@ -7,7 +7,7 @@ namespace tensorbus::push_pull::wire {
 Kind take_kind(Decoder& from) {
   const auto kind = from.integer<std::uint8_t>();
   if (kind < static_cast<std::uint8_t>(Kind::request) ||
-      kind > static_cast<std::uint8_t>(Kind::part)) {
+      kind > static_cast<std::uint8_t>(Kind::forget)) {
     throw Error(Code::failed, "a message of unknown kind");
   }
   return static_cast<Kind>(kind);
@@ -23,6 +23,7 @@ RequestHead take_head(Numbers& from) {
   head.word = from.next();
   head.pushes = from.next();
   head.pulls = from.next();
+  head.standing = from.next();
   return head;
 }
 

@@ -28,7 +28,12 @@ enum class Kind : std::uint8_t {
   landing,       // server: pushes of this key go here while its word says free
   inlet_closed,  // either: no slot is left in it
   part,          // a piece of a message that is too long for one
+  again,         // worker: a request that the server knows, with other bytes in its slots
+  forget,        // worker: that one does not come again
 };
+
+// That a server knows of one worker.
+inline constexpr std::size_t most_standing = 128;
 
 // Somewhere in an inlet of the receiver of what is written.
 struct Place {
@@ -44,6 +49,7 @@ struct RequestHead {
   std::uint64_t word = 0;  // which of the worker's words, from 1; 0: it has none
   std::uint64_t pushes = 0;
   std::uint64_t pulls = 0;
+  std::uint64_t standing = 0;  // under which number it comes again, from 1; 0: it does not
 };
 // Followed by `dims` extents.
 struct Push {
@@ -64,6 +70,13 @@ struct Answer {
   // count, on a network in nanoseconds.
   std::array<std::int64_t, 4> times{};
   std::uint64_t code = 0;
+};
+struct Again {
+  std::uint64_t number = 0;
+  std::uint64_t standing = 0;
+};
+struct Forget {
+  std::uint64_t standing = 0;
 };
 struct WantSlot {
   std::uint64_t bytes = 0;
@@ -116,11 +129,12 @@ class Message {
   }
 
   void put(const RequestHead& head) {
-    char* at = room(4 * longest_number);
+    char* at = room(5 * longest_number);
     at = number(at, head.number);
     at = number(at, head.word);
     at = number(at, head.pushes);
-    end(number(at, head.pulls));
+    at = number(at, head.pulls);
+    end(number(at, head.standing));
   }
   void put(const Push& push, std::span<const std::int64_t> shape) {
     char* at = room((6 + shape.size()) * longest_number);

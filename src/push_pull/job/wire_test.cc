@@ -44,7 +44,7 @@ Request decoded(std::string_view bytes) {
 TEST(WireTest, NumbersOfAnySizeComeBack) {
   for (const std::uint64_t number : numbers) {
     const auto extent = static_cast<std::int64_t>(number);
-    const Request sent{{number, number, number, number},
+    const Request sent{{number, number, number, number, number},
                        {extent, {number, number}, 2, number, number},
                        {extent, 3},
                        {{number, number}, number}};
@@ -53,6 +53,7 @@ TEST(WireTest, NumbersOfAnySizeComeBack) {
     EXPECT_EQ(got.head.word, number);
     EXPECT_EQ(got.head.pushes, number);
     EXPECT_EQ(got.head.pulls, number);
+    EXPECT_EQ(got.head.standing, number);
     EXPECT_EQ(got.push.key, extent);
     EXPECT_EQ(got.push.place, sent.push.place);
     EXPECT_EQ(got.push.dtype, number);
@@ -65,14 +66,16 @@ TEST(WireTest, NumbersOfAnySizeComeBack) {
 
 TEST(WireTest, ASmallRequestFitsIntoACacheLineWithTheFirstWordOfTheRing) {
   const std::uint64_t far = std::uint64_t{64} << 20;
-  const Request usual{
-      {1'000'000, 1024, 1, 1}, {1000, {20, far}, 2, 5, 0}, {1024, 7168}, {{20, far}, 14'680'064}};
+  const Request usual{{1'000'000, 1024, 1, 1, 128},
+                      {1000, {20, far}, 2, 5, 0},
+                      {1024, 7168},
+                      {{20, far}, 14'680'064}};
   EXPECT_LE(encoded(usual).size(), 64 - sizeof(std::uint64_t));
 }
 
 TEST(WireTest, WhatIsCutShortIsAnError) {
   const std::string whole =
-      encoded({{300, 1, 1, 1}, {5, {1, 4096}, 1, 0, 0}, {500}, {{1, 0}, 500}});
+      encoded({{300, 1, 1, 1, 0}, {5, {1, 4096}, 1, 0, 0}, {500}, {{1, 0}, 500}});
   for (std::size_t size = 1; size < whole.size(); ++size) {
     EXPECT_THROW(decoded(whole.substr(0, size)), Error) << size;
   }

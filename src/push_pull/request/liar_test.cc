@@ -24,7 +24,7 @@ class Liar final : private Node::Client {
   void lie(Dice& dice) {
     const Loop::Lock lock = node_.loop().lock();
     if (partner_->lost()) return;
-    switch (dice.below(8)) {
+    switch (dice.below(11)) {
       case 0:
         return send(
             wire::Kind::want_slot,
@@ -41,6 +41,11 @@ class Liar final : private Node::Client {
         return send(wire::Kind::slot, wire::Slot{slot_size(dice.byte()), place(dice), 0});
       case 5:
         return gibberish(dice);
+      case 6:
+        return send(wire::Kind::forget, wire::Forget{number(dice)});
+      case 7:
+      case 8:
+        return send(wire::Kind::again, wire::Again{++requests_, number(dice)});
       default:
         return request(dice);
     }
@@ -61,7 +66,8 @@ class Liar final : private Node::Client {
     message_.start(wire::Kind::request);
     const std::uint64_t pushes = dice.below(3);
     const std::uint64_t pulls = dice.below(3);
-    message_.put(wire::RequestHead{++requests_, dice.below(3), pushes, pulls});
+    const std::uint64_t standing = dice.below(2) * number(dice);
+    message_.put(wire::RequestHead{++requests_, dice.below(3), pushes, pulls, standing});
     for (std::uint64_t i = 0; i < pushes; ++i) {
       const std::uint64_t dims = dice.below(4);
       const std::uint64_t landed = dice.below(8) == 0 ? 1 : 0;

@@ -8,7 +8,6 @@
 #include <random>
 #include <thread>
 
-#include "fabric/ucx/ucx.h"
 #include "push_pull/request/pack.h"
 #include "push_pull/testing/cluster.h"
 
@@ -20,38 +19,10 @@ using testing::ElementsAre;
 using testing::HasSubstr;
 using testing::Not;
 
-class PushPullTest : public testing::TestWithParam<Transport> {
+class PushPullTest : public TransportTest {
  protected:
-  static NodeOptions options() {
-    NodeOptions options;
-    options.transport = GetParam();
-    return options;
-  }
-  static std::vector<Request> batch(Server& server, std::vector<int> workers = {}) {
-    std::vector<Request> requests;
-    server.get_batch(requests, workers, soon());
-    return requests;
-  }
   static Handler ask(Worker& worker, Tensor& push, Tensor& pull) {
     return worker.push_pull(std::array{push.item(1)}, std::array{pull.item(2)}, soon());
-  }
-  static void echo(Server& server) {
-    for (const Request& request : batch(server)) {
-      std::vector<TensorView> tensors;
-      for (const Received& received : request.tensors) tensors.push_back(received.tensor);
-      server.respond(request.handler, tensors);
-    }
-  }
-  static void echo_nothing(Server& server) {
-    for (const Request& request : batch(server)) server.respond(request.handler, {});
-  }
-  static Status status_of(const auto& call) {
-    try {
-      call();
-      return {};
-    } catch (const Error& error) {
-      return error.status();
-    }
   }
 };
 
@@ -186,7 +157,6 @@ TEST_P(PushPullTest, RowsOfOneBufferAnswerManyWorkers) {
 TEST_P(PushPullTest, PushesLandInTheRegisteredBuffer) {
   Cluster cluster(2, 1, options());
   Server& server = cluster.server(0);
-  const bool shared = GetParam() == Transport::shared_memory;
   for (const bool pooled : {false, true}) {
     Tensor buffer(Dtype::uint8, {4, 1000});
     const auto memory = pooled ? server.allocate(4000) : nullptr;
@@ -217,8 +187,8 @@ TEST_P(PushPullTest, PushesLandInTheRegisteredBuffer) {
       }
     }
     // Where both see the buffer, no copy is needed once a worker knows of it.
-    EXPECT_GE(server.counts().pushes_straight, shared && pooled ? 8U : 0U);
-    EXPECT_LE(server.counts().pushes_straight, shared && pooled ? 12U : 0U);
+    EXPECT_GE(server.counts().pushes_straight, shared() && pooled ? 8U : 0U);
+    EXPECT_LE(server.counts().pushes_straight, shared() && pooled ? 12U : 0U);
     const Handler refused = cluster.worker(0).push_pull(std::array{large.item(1)}, {}, soon());
     EXPECT_THAT(status_of([&] { cluster.worker(0).wait(refused, soon()); }).message,
                 HasSubstr("the buffer registered for it has 1000"));
@@ -473,13 +443,7 @@ TEST_P(PushPullTest, TracesAreInOrder) {
   EXPECT_THROW(worker.trace(handler, 2), Error);
 }
 
-INSTANTIATE_TEST_SUITE_P(
-    All, PushPullTest,
-    testing::ValuesIn(fabric::has_ucx() ? std::vector{Transport::shared_memory, Transport::network}
-                                        : std::vector{Transport::shared_memory}),
-    [](const auto& each) {
-      return each.param == Transport::network ? "network" : "shared_memory";
-    });
+INSTANTIATE_TEST_SUITE_P(All, PushPullTest, every_transport(), name_of);
 
 }  // namespace
 }  // namespace tensorbus::push_pull

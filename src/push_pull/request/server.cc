@@ -34,10 +34,11 @@ Server::Impl::Incoming& Server::Impl::new_incoming() {
   ++counts_.requests;
   if (free_ == nullptr) {
     incoming_.push_back(std::make_unique<Incoming>());
-    return *incoming_.back();
+    free_ = incoming_.back().get();
   }
   Incoming& incoming = *free_;
   free_ = std::exchange(incoming.next, nullptr);
+  incoming.under_way = true;
   return incoming;
 }
 
@@ -46,13 +47,18 @@ void Server::Impl::release(Incoming& incoming) {
   for (const auto& landing : incoming.landed) {
     if (landing != nullptr) leave(*incoming.side, *landing);
   }
+  incoming.answers.clear();
+  incoming.under_way = false;
+  if (!incoming.stands) recycle(incoming);
+}
+
+void Server::Impl::recycle(Incoming& incoming) {
   incoming.tensors.clear();
   incoming.landed.clear();
   incoming.dims.clear();
   incoming.extents.clear();
   incoming.pulls.clear();
   incoming.targets.clear();
-  incoming.answers.clear();
   incoming.next = std::exchange(free_, &incoming);
 }
 
@@ -61,6 +67,10 @@ void Server::Impl::on_message(Partner& partner, wire::Kind kind, Decoder& messag
   switch (kind) {
     case wire::Kind::request:
       return on_request(side, message);
+    case wire::Kind::again:
+      return on_again(side, message);
+    case wire::Kind::forget:
+      return on_forget(side, message);
     case wire::Kind::want_slot:
       return on_want_slot(side, message);
     case wire::Kind::free_slot:
@@ -193,17 +203,84 @@ void Server::Impl::on_request(Side& side, Decoder& decoder) {
       incoming.targets.push_back(memory);
     }
     message.end();
+    if (head.standing != 0) keep_standing(incoming, head.standing);
   } catch (...) {
     release(incoming);
     throw;
   }
   bind_extents(incoming);
+  queue(incoming);
+}
+
+void Server::Impl::queue(Incoming& incoming) {
+  Side& side = *incoming.side;
   if (const std::string why = objection(incoming); !why.empty()) {
     answer(incoming, incoming.received, {Code::invalid_argument, why});
     return release(incoming);
   }
   (side.last == nullptr ? side.first : side.last->next) = &incoming;
   side.last = &incoming;
+}
+
+void Server::Impl::keep_standing(Incoming& incoming, std::uint64_t number) {
+  auto& standing = incoming.side->standing;
+  if (number > standing.size() || standing[number - 1] != nullptr) {
+    throw Error(Code::failed, "a request that comes again, under a number that it cannot have");
+  }
+  if (std::ranges::any_of(incoming.landed, [](const auto& each) { return each != nullptr; })) {
+    throw Error(Code::failed, "a request that comes again, in a registered buffer");
+  }
+  standing[number - 1] = &incoming;
+  incoming.stands = true;
+}
+
+void Server::Impl::stop_standing(Incoming& incoming) {
+  incoming.stands = false;
+  if (!incoming.under_way) recycle(incoming);
+}
+
+void Server::Impl::on_again(Side& side, Decoder& message) {
+  const auto again = wire::take<wire::Again>(message);
+  message.end();
+  const std::uint64_t at = again.standing - 1;
+  Incoming* const incoming = at < side.standing.size() ? side.standing[at] : nullptr;
+  if (incoming == nullptr || incoming->under_way) {
+    throw Error(Code::failed, "a request that cannot come again");
+  }
+  for (const Received& each : incoming->tensors) fetch_early(each.tensor.data, 64, false);
+  incoming->number = again.number;
+  incoming->received = node_.ticker().now_after_reading();
+  incoming->under_way = true;
+  ++counts_.requests;
+  queue(*incoming);
+}
+
+void Server::Impl::on_forget(Side& side, Decoder& message) {
+  const std::uint64_t at = wire::take<wire::Forget>(message).standing - 1;
+  message.end();
+  if (at >= side.standing.size() || side.standing[at] == nullptr) {
+    throw Error(Code::failed, "a request to forget that never came");
+  }
+  stop_standing(*std::exchange(side.standing[at], nullptr));
+}
+
+// What stays for the next time must not move into a registered buffer: a copy of it does.
+Server::Impl::Incoming& Server::Impl::movable(Incoming& incoming) {
+  if (!incoming.stands || incoming.side->landings.empty()) return incoming;
+  Incoming& copy = new_incoming();
+  copy.side = incoming.side;
+  copy.number = incoming.number;
+  copy.word = incoming.word;
+  copy.received = incoming.received;
+  copy.tensors = incoming.tensors;
+  copy.landed = incoming.landed;
+  copy.dims = incoming.dims;
+  copy.extents = incoming.extents;
+  copy.pulls = incoming.pulls;
+  copy.targets = incoming.targets;
+  bind_extents(copy);
+  release(incoming);
+  return copy;
 }
 
 std::string Server::Impl::objection(const Incoming& incoming) const {
@@ -227,6 +304,9 @@ void Server::Impl::drop_queue(Side& side) {
 
 void Server::Impl::on_lost(Partner& partner) {
   Side& side = sides_[static_cast<std::size_t>(partner.group())];
+  for (Incoming*& standing : side.standing) {
+    if (standing != nullptr) stop_standing(*std::exchange(standing, nullptr));
+  }
   drop_queue(side);
   side.slots.clear();
   // A push that it was writing never comes.
@@ -288,9 +368,10 @@ void Server::Impl::get_batch(std::vector<Request>& batch, std::span<const int> w
   }
   for (Side* side : wanted_) {
     if (side->first == nullptr) continue;
-    Incoming& incoming = *side->first;
-    side->first = std::exchange(incoming.next, nullptr);
+    Incoming& next = *side->first;
+    side->first = std::exchange(next.next, nullptr);
     if (side->first == nullptr) side->last = nullptr;
+    Incoming& incoming = movable(next);
     deliver(incoming);
     batch.push_back(
         {static_cast<Handler>(incoming.handler), side->partner->group(), incoming.tensors});

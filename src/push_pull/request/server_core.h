@@ -2,6 +2,7 @@
 // answers them.
 #pragma once
 
+#include <array>
 #include <map>
 #include <memory>
 #include <span>
@@ -61,6 +62,8 @@ class Server::Impl final : private Node::Client {
     std::vector<std::byte*> targets;  // the same where we see them; null on a network
     std::vector<Measure> answers;     // by pull
     Incoming* next = nullptr;         // in the queue, or among the free
+    bool under_way = false;
+    bool stands = false;  // kept for the next time
   };
   struct Side {
     Partner* partner = nullptr;
@@ -69,6 +72,7 @@ class Server::Impl final : private Node::Client {
     std::map<std::pair<std::uint64_t, std::uint64_t>, OwnSlot> slots;  // by place
     std::map<std::int64_t, std::shared_ptr<Landing>> landings;         // by key
     std::vector<std::shared_ptr<Landing>> retired;  // those with a push that is not yet answered
+    std::array<Incoming*, wire::most_standing> standing{};  // requests that come again
     Incoming* first = nullptr;
     Incoming* last = nullptr;
     bool reported = false;  // that it is gone
@@ -77,6 +81,8 @@ class Server::Impl final : private Node::Client {
   Side& side_of(int worker);
   Incoming& new_incoming();
   void release(Incoming& incoming);
+  void recycle(Incoming& incoming);
+  Incoming& movable(Incoming& incoming);
   void deliver(Incoming& incoming);
   void move_to_landings(Incoming& incoming);
   void drop_queue(Side& side);
@@ -85,6 +91,11 @@ class Server::Impl final : private Node::Client {
   void on_up(Partner& partner) override;
   void on_message(Partner& partner, wire::Kind kind, Decoder& message) override;
   void on_request(Side& side, Decoder& message);
+  void on_again(Side& side, Decoder& message);
+  void on_forget(Side& side, Decoder& message);
+  static void keep_standing(Incoming& incoming, std::uint64_t number);
+  void stop_standing(Incoming& incoming);
+  void queue(Incoming& incoming);
   void take_push(Incoming& incoming, wire::Numbers& message) const;
   static void bind_extents(Incoming& incoming);
   std::shared_ptr<Landing> landing_at(const Side& side, const wire::Place& place) const;

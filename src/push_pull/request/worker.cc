@@ -13,6 +13,7 @@ namespace {
 
 // Requests that nobody has waited for. Each has a word for every server.
 constexpr std::size_t most_records = 1024;
+constexpr std::size_t words_bytes = (most_records + wire::most_standing) * word_bytes;
 constexpr std::size_t small_request = 4 * 1024;
 
 }  // namespace
@@ -29,12 +30,12 @@ Worker::Impl::~Impl() = default;
 
 void Worker::Impl::on_up(Partner& partner) {
   Side& side = sides_[static_cast<std::size_t>(partner.group())];
-  side.words = partner.make_slot(most_records * word_bytes);
-  std::memset(side.words.memory.get(), 0, most_records * word_bytes);
+  side.words = partner.make_slot(words_bytes);
+  std::memset(side.words.memory.get(), 0, words_bytes);
   side.partner = &partner;
   if (!partner.shares_memory()) return;
   message_.start(wire::Kind::words);
-  message_.put(wire::Words{side.words.place, most_records * word_bytes});
+  message_.put(wire::Words{side.words.place, words_bytes});
   partner.send(message_.bytes());
 }
 
@@ -90,9 +91,9 @@ Worker::Impl::Side* Worker::Impl::crowded(std::size_t bytes) {
 Worker::Impl::Record& Worker::Impl::new_record() {
   if (free_records_.empty()) clear_up();
   if (free_records_.empty()) {
-    if (records_.size() == most_records) {
+    if (records_.size() >= most_records + recurring_.size()) {
       throw Error(Code::queue_full,
-                  fmt::format("{} requests have not been waited for", records_.size()));
+                  fmt::format("{} requests have not been waited for", most_records));
     }
     records_.push_back(std::make_unique<Record>());
     records_.back()->index = records_.size() - 1;
@@ -115,16 +116,19 @@ void Worker::Impl::clear_up() {
 }
 
 void Worker::Impl::release(Record& record) {
-  for (std::size_t server = 0; server < servers(); ++server) {
-    Leg& leg = record.legs[server];
+  for (Leg& leg : record.legs) {
     leg.over = true;
     leg.status = {};
-    give_back_slots(sides_[server], leg);
   }
-  free_targets(record);
+  record.under_way = false;
   record.finishing = false;
   record.abandoned = false;
   if (record.keep != nullptr) dropped_.push_back(std::move(record.keep));
+  if (record.standing != 0) return;
+  for (std::size_t server = 0; server < servers(); ++server) {
+    give_back_slots(sides_[server], record.legs[server]);
+  }
+  free_targets(record);
   free_records_.push_back(&record);
 }
 
@@ -295,34 +299,43 @@ void Worker::Impl::fill(Lock& lock, const Record& record, std::span<const Item> 
   }
 }
 
-void Worker::Impl::send(Record& record, std::span<const Item> pushes, std::int64_t handed_over) {
+void Worker::Impl::put_request(Record& record, std::size_t server, std::span<const Item> pushes) {
+  const std::uint64_t word = needs_word(record, server) ? record.index + 1 : 0;
+  message_.start(wire::Kind::request);
+  message_.put(
+      wire::RequestHead{record.number, word, pushes.size(), record.pulls_each, record.standing});
+  for (std::size_t i = 0; i < pushes.size(); ++i) {
+    const TensorView& tensor = pushes[i].tensor;
+    const UsedSlot& used = record.legs[server].pushes[i];
+    message_.put(
+        wire::Push{pushes[i].key, used.slot.place, tensor.shape.size(),
+                   static_cast<std::uint64_t>(tensor.dtype), used.landing != nullptr ? 1U : 0U},
+        tensor.shape);
+  }
+  for (const Target& target : targets(record, server)) {
+    message_.put(wire::Pull{target.place, target.measured.bytes});
+  }
+}
+
+void Worker::Impl::send(Record& record, const Wish& wish) {
   const std::int64_t sent = node_.ticker().now();
   for (std::size_t server = 0; server < servers(); ++server) {
     Side& side = sides_[server];
     Leg& leg = record.legs[server];
-    leg.times = {handed_over, sent};
+    leg.times = {wish.handed_over, sent};
     if (side.partner->lost()) {
       leg.status = *side.partner->lost();
       continue;
     }
-    wire::RequestHead head{record.number, 0, pushes.size(), record.pulls_each};
     if (needs_word(record, server)) {
       word(side, record)
           .store(word_of(record.number, RequestState::pending), std::memory_order_relaxed);
-      head.word = record.index + 1;
     }
-    message_.start(wire::Kind::request);
-    message_.put(head);
-    for (std::size_t i = 0; i < pushes.size(); ++i) {
-      const TensorView& tensor = pushes[i].tensor;
-      const UsedSlot& used = leg.pushes[i];
-      message_.put(
-          wire::Push{pushes[i].key, used.slot.place, tensor.shape.size(),
-                     static_cast<std::uint64_t>(tensor.dtype), used.landing != nullptr ? 1U : 0U},
-          tensor.shape);
-    }
-    for (const Target& target : targets(record, server)) {
-      message_.put(wire::Pull{target.place, target.measured.bytes});
+    if (record.known) {
+      message_.start(wire::Kind::again);
+      message_.put(wire::Again{record.number, record.standing});
+    } else {
+      put_request(record, server, wish.pushes);
     }
     leg.over = false;
     leg.bytes = record.bytes;
@@ -332,34 +345,33 @@ void Worker::Impl::send(Record& record, std::span<const Item> pushes, std::int64
   }
 }
 
-Handler Worker::Impl::push_pull(std::span<const Item> pushes, std::span<const Item> pulls,
-                                Deadline deadline, std::shared_ptr<const void> keep) {
-  const std::int64_t handed_over = node_.ticker().now();
-  check_items(pushes, pulls);
-  std::size_t bytes = 0;
-  for (const Item& item : pushes) bytes += bytes_of(item.tensor);
-  std::vector<std::shared_ptr<const void>> dropped;  // before the lock: let go after it
-  Lock lock = node_.loop().lock();
-  std::swap(dropped, dropped_);
+void Worker::Impl::wait_for_room(Lock& lock, std::size_t bytes, Deadline deadline) {
   const bool room = node_.loop().wait(lock, deadline, [&] {
     check_links();
     return crowded(bytes) == nullptr;
   });
-  if (!room) {
-    const Side& side = *crowded(bytes);
-    throw Error(Code::timeout,
-                fmt::format("{} has {} requests of ours with {} bytes and answers none in time",
-                            side.partner->name(), side.requests, side.bytes));
-  }
+  if (room) return;
+  const Side& side = *crowded(bytes);
+  throw Error(Code::timeout,
+              fmt::format("{} has {} requests of ours with {} bytes and answers none in time",
+                          side.partner->name(), side.requests, side.bytes));
+}
+
+// With memory at the servers, and the pushes in it.
+Worker::Impl::Record& Worker::Impl::make(Lock& lock, const Wish& wish, Deadline deadline) {
+  std::size_t bytes = 0;
+  for (const Item& item : wish.pushes) bytes += bytes_of(item.tensor);
+  wait_for_room(lock, bytes, deadline);
   // Large slots are used again while they are in the cache.
   if (bytes > small_request) clear_up();
   Record& record = new_record();
+  record.under_way = true;
   try {
-    for (const Item& item : pushes) record.pushes.push_back(measure(item.tensor));
+    for (const Item& item : wish.pushes) record.pushes.push_back(measure(item.tensor));
     record.bytes = bytes;
-    reserve_pushes(lock, record, pushes, deadline);
-    reserve_pulls(record, pulls);
-    fill(lock, record, pushes);
+    reserve_pushes(lock, record, wish.pushes, deadline);
+    reserve_pulls(record, wish.pulls);
+    fill(lock, record, wish.pushes);
     check_links();
   } catch (...) {
     for (Leg& leg : record.legs) {
@@ -370,15 +382,32 @@ Handler Worker::Impl::push_pull(std::span<const Item> pushes, std::span<const It
     release(record);
     throw;
   }
+  return record;
+}
+
+Handler Worker::Impl::dispatch(Record& record, const Wish& wish, std::shared_ptr<const void> keep) {
   record.number = by_number_.add(record);
-  send(record, pushes, handed_over);
+  send(record, wish);
   // The rest while the request is on its way.
+  record.known = record.standing != 0;
   record.keep = std::move(keep);
-  record.handlers = pushes.size() + record.pulls_each;
+  record.handlers = wish.pushes.size() + record.pulls_each;
   record.first = by_handler_.add(record, record.handlers);
   ++counts_.requests;
   clear_up();
   return static_cast<Handler>(record.first);
+}
+
+Handler Worker::Impl::push_pull(std::span<const Item> pushes, std::span<const Item> pulls,
+                                Deadline deadline, std::shared_ptr<const void> keep) {
+  const std::int64_t handed_over = node_.ticker().now();
+  std::vector<std::shared_ptr<const void>> dropped;  // before the lock: let go after it
+  Lock lock = node_.loop().lock();
+  std::swap(dropped, dropped_);
+  const bool may_recur = Likeness::is_worth_it(pushes, pulls);
+  if (may_recur) likeness_.take(pushes, pulls);
+  return send_or_make(lock, {pushes, pulls, may_recur ? &likeness_ : nullptr, false, handed_over},
+                      deadline, std::move(keep));
 }
 
 void Worker::Impl::on_message(Partner& partner, wire::Kind kind, Decoder& message) {
@@ -436,6 +465,15 @@ Worker::~Worker() = default;
 Handler Worker::push_pull(std::span<const Item> pushes, std::span<const Item> pulls,
                           Deadline deadline, std::shared_ptr<const void> keep) {
   return impl_->push_pull(pushes, pulls, deadline, std::move(keep));
+}
+PreparedRequest Worker::prepare(std::span<const Item> pushes, std::span<const Item> pulls,
+                                std::shared_ptr<const void> keep) {
+  PreparedRequest prepared;
+  prepared.content_ = impl_->prepare(pushes, pulls, std::move(keep));
+  return prepared;
+}
+Handler Worker::push_pull(const PreparedRequest& prepared, Deadline deadline) {
+  return impl_->push_pull(prepared.content_.get(), deadline);
 }
 void Worker::wait(Handler handler, Deadline deadline) { impl_->wait(handler, deadline); }
 std::vector<Handler> Worker::handlers(Handler handler) const { return impl_->handlers(handler); }

@@ -1,4 +1,5 @@
-// A worker. One class, two files: worker.cc makes requests, worker_wait.cc ends them.
+// A worker. One class, three files: worker.cc makes requests, worker_recurring.cc sends those that
+// come again, worker_wait.cc ends them.
 #pragma once
 
 #include <map>
@@ -10,11 +11,21 @@
 #include "push_pull/job/node.h"
 #include "push_pull/request/numbered.h"
 #include "push_pull/request/pack.h"
+#include "push_pull/request/recurring.h"
 #include "push_pull/request/slots.h"
 #include "push_pull/request/words.h"
 #include "tensorbus/push_pull.h"
 
 namespace tensorbus::push_pull {
+
+struct PreparedRequest::Content {
+  std::weak_ptr<const void> worker;
+  std::vector<std::int64_t> extents;  // of each tensor its shape, then its strides
+  std::vector<Item> pushes;
+  std::vector<Item> pulls;
+  Likeness likeness;
+  std::shared_ptr<const void> keep;
+};
 
 class Worker::Impl final : private Node::Client {
  public:
@@ -23,6 +34,10 @@ class Worker::Impl final : private Node::Client {
 
   Handler push_pull(std::span<const Item> pushes, std::span<const Item> pulls, Deadline deadline,
                     std::shared_ptr<const void> keep);
+  std::shared_ptr<PreparedRequest::Content> prepare(std::span<const Item> pushes,
+                                                    std::span<const Item> pulls,
+                                                    std::shared_ptr<const void> keep) const;
+  Handler push_pull(const PreparedRequest::Content* prepared, Deadline deadline);
   void wait(Handler handler, Deadline deadline);
   std::vector<Handler> handlers(Handler handler);
   Trace trace(Handler handler, std::optional<int> server);
@@ -89,8 +104,20 @@ class Worker::Impl final : private Node::Client {
     std::size_t pulls_each = 0;  // of every server
     std::vector<std::int64_t> extents;
     std::shared_ptr<const void> keep;
+    bool under_way = false;
     bool finishing = false;  // its answers are being copied out
     bool abandoned = false;  // nobody waits for it any more
+    // By which number the servers know it when it comes again; 0: they do not. It keeps its memory.
+    std::uint64_t standing = 0;
+    bool known = false;  // they have been told
+  };
+  // What somebody wants to send.
+  struct Wish {
+    std::span<const Item> pushes;
+    std::span<const Item> pulls;
+    const Likeness* likeness = nullptr;  // if it may come again
+    bool comes_again = false;            // for sure
+    std::int64_t handed_over = 0;
   };
   struct Finished {
     std::uint64_t first = 0;
@@ -126,7 +153,21 @@ class Worker::Impl final : private Node::Client {
   void close_targets(std::size_t server, Record& record);
   void free_targets(Record& record);
   void fill(Lock& lock, const Record& record, std::span<const Item> pushes);
-  void send(Record& record, std::span<const Item> pushes, std::int64_t handed_over);
+  void put_request(Record& record, std::size_t server, std::span<const Item> pushes);
+  void send(Record& record, const Wish& wish);
+  Handler send_or_make(Lock& lock, const Wish& wish, Deadline deadline,
+                       std::shared_ptr<const void> keep);
+  void wait_for_room(Lock& lock, std::size_t bytes, Deadline deadline);
+  Record& make(Lock& lock, const Wish& wish, Deadline deadline);
+  Handler dispatch(Record& record, const Wish& wish, std::shared_ptr<const void> keep);
+
+  Record* ready_again(const Wish& wish);
+  bool may_stand() const;
+  bool lies_as_before(Record& record);
+  static bool is_small(const Record& record);
+  static bool has_landed(const Record& record);
+  void stand(Record& record, const Wish& wish);
+  void forget(Record& record);
   Word& word(Side& side, const Record& record) const;
 
   std::span<Target> targets(Record& record, std::size_t server) const;
@@ -158,6 +199,9 @@ class Worker::Impl final : private Node::Client {
   std::vector<Record*> ended_;  // to be cleared up
   Numbered<Record> by_handler_;
   Numbered<Record> by_number_;
+  Recurring<Record> recurring_;
+  Likeness likeness_;                                                     // of the request at hand
+  const std::shared_ptr<const void> self_ = std::make_shared<char>('w');  // for those it prepares
   std::vector<Finished> history_;
   std::size_t next_finished_ = 0;
   std::vector<Orphan> orphans_;

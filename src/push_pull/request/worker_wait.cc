@@ -119,7 +119,9 @@ void Worker::Impl::end_if_abandoned(Record& record) {
     return;
   }
   if (record.keep != nullptr) dropped_.push_back(std::move(record.keep));
-  ended_.push_back(&record);
+  if (record.standing == 0) return ended_.push_back(&record);
+  by_number_.remove(record.number);
+  release(record);  // at once: it may come again at once
 }
 
 // After it no server begins to write; some may be writing.
@@ -183,8 +185,13 @@ void Worker::Impl::end_leg(Record& record, std::size_t server, Status status) {
   leg.status = std::move(status);
   --side.requests;
   side.bytes -= leg.bytes;
-  give_back_slots(side, leg);
-  close_targets(server, record);
+  if (record.standing == 0) {
+    give_back_slots(side, leg);
+    return close_targets(server, record);
+  }
+  for (std::size_t i = 0; i < leg.pushes.size(); ++i) {
+    fetch_early(leg.pushes[i].slot.memory, record.pushes[i].bytes, true);
+  }
 }
 
 void Worker::Impl::on_answer(Side& side, Decoder& message) {

@@ -1,13 +1,17 @@
 // A whole job in one process, for tests: every node is as it would be in a process of its own.
 #pragma once
 
+#include <gtest/gtest.h>
+
 #include <algorithm>
 #include <future>
 #include <memory>
 #include <numeric>
 #include <random>
+#include <string>
 #include <vector>
 
+#include "fabric/ucx/ucx.h"
 #include "tensorbus/push_pull.h"
 
 namespace tensorbus::push_pull {
@@ -107,5 +111,53 @@ class Tensor {
   std::vector<std::byte> memory_;
   std::byte* data_;
 };
+
+inline std::vector<Request> batch(Server& server, const std::vector<int>& workers = {}) {
+  std::vector<Request> requests;
+  server.get_batch(requests, workers, soon());
+  return requests;
+}
+
+// Answers the next batch with what it brought, or with nothing.
+inline void echo(Server& server) {
+  for (const Request& request : batch(server)) {
+    std::vector<TensorView> tensors;
+    for (const Received& received : request.tensors) tensors.push_back(received.tensor);
+    server.respond(request.handler, tensors);
+  }
+}
+inline void echo_nothing(Server& server) {
+  for (const Request& request : batch(server)) server.respond(request.handler, {});
+}
+
+// What a call ends with.
+template <typename Call>
+Status status_of(Call call) {
+  try {
+    call();
+    return {};
+  } catch (const Error& error) {
+    return error.status();
+  }
+}
+
+// On every transport that there is.
+class TransportTest : public testing::TestWithParam<Transport> {
+ protected:
+  static NodeOptions options() {
+    NodeOptions options;
+    options.transport = GetParam();
+    return options;
+  }
+  static bool shared() { return GetParam() == Transport::shared_memory; }
+};
+inline auto every_transport() {
+  return testing::ValuesIn(fabric::has_ucx()
+                               ? std::vector{Transport::shared_memory, Transport::network}
+                               : std::vector{Transport::shared_memory});
+}
+inline std::string name_of(const testing::TestParamInfo<Transport>& each) {
+  return each.param == Transport::network ? "network" : "shared_memory";
+}
 
 }  // namespace tensorbus::push_pull

@@ -1,0 +1,128 @@
+// Requests that come again and again: how they are told apart, and which of them the servers know.
+#pragma once
+
+#include <array>
+#include <cstddef>
+#include <cstdint>
+#include <span>
+#include <vector>
+
+#include "push_pull/job/wire.h"
+#include "tensorbus/push_pull.h"
+
+namespace tensorbus::push_pull {
+
+// All that tells one request from another: keys, and of each tensor where it lies and its form. Of
+// what lies in the memory nothing is remembered, so a tensor that was freed and one that was made
+// in its place, of the same form, are the same.
+class Likeness {
+ public:
+  // Many tensors take longer to compare than is saved.
+  static bool is_worth_it(std::span<const Item> pushes, std::span<const Item> pulls) noexcept {
+    return pushes.size() + pulls.size() <= 16;
+  }
+
+  void take(std::span<const Item> pushes, std::span<const Item> pulls) {
+    words_.clear();
+    words_.push_back(pushes.size());
+    for (const Item& item : pushes) add(item);
+    for (const Item& item : pulls) add(item);
+    hash_ = 0;
+    for (const std::uint64_t word : words_) {
+      hash_ = (hash_ ^ word) * 0x9E3779B97F4A7C15;
+      hash_ ^= hash_ >> 32;
+    }
+  }
+  std::uint64_t hash() const noexcept { return hash_; }
+  friend bool operator==(const Likeness&, const Likeness&) = default;
+
+ private:
+  void add(const Item& item) {
+    const TensorView& tensor = item.tensor;
+    words_.push_back(static_cast<std::uint64_t>(item.key));
+    words_.push_back(reinterpret_cast<std::uintptr_t>(tensor.data));
+    words_.push_back(tensor.shape.size() << 16 | (tensor.elsewhere ? 512U : 0U) |
+                     (tensor.read_only ? 256U : 0U) | static_cast<std::uint64_t>(tensor.dtype));
+    for (const auto& extents : {tensor.shape, tensor.strides}) {
+      for (const std::int64_t extent : extents) {
+        words_.push_back(static_cast<std::uint64_t>(extent));
+      }
+    }
+  }
+
+  std::uint64_t hash_ = 0;
+  std::vector<std::uint64_t> words_;
+};
+
+// Those that the servers know, each with a number from 1 to wire::most_standing. A few places for
+// every remainder of the hash: whoever looks for a request that is not there soon knows it.
+template <typename Record>
+class Recurring {
+ public:
+  static constexpr int often = 8;
+
+  struct Entry {
+    Likeness likeness;
+    Record* record = nullptr;
+    std::uint64_t used = 0;  // when last
+  };
+
+  Record* find(const Likeness& likeness) noexcept {
+    for (Entry& entry : places_of(likeness)) {
+      if (entry.record == nullptr || entry.likeness != likeness) continue;
+      entry.used = ++now_;
+      return entry.record;
+    }
+    return nullptr;
+  }
+  // Whether it has come often enough to be worth a place, as far as that is remembered.
+  bool comes_often(const Likeness& likeness) noexcept {
+    Sighting& sighting = seen_[likeness.hash() % seen_.size()];
+    if (sighting.hash != likeness.hash()) sighting = {likeness.hash(), 0};
+    return ++sighting.times >= often;
+  }
+  // Where it may be put: a free place, or the one that was not used for the longest time among
+  // those that `may_go`. Null if there is none.
+  template <typename MayGo>
+  Entry* place_for(const Likeness& likeness, MayGo may_go) noexcept {
+    Entry* best = nullptr;
+    for (Entry& entry : places_of(likeness)) {
+      if (entry.record == nullptr) return &entry;
+      if (may_go(*entry.record) && (best == nullptr || entry.used < best->used)) best = &entry;
+    }
+    return best;
+  }
+  // Nobody else has the place.
+  void put(Entry& place, const Likeness& likeness, Record& record) {
+    place = {likeness, &record, ++now_};
+    ++size_;
+  }
+  void remove(std::uint64_t number) noexcept {
+    places_[number - 1].record = nullptr;
+    --size_;
+  }
+  std::uint64_t number_of(const Entry& place) const noexcept {
+    return static_cast<std::uint64_t>(&place - places_.data()) + 1;
+  }
+  std::size_t size() const noexcept { return size_; }
+
+ private:
+  static constexpr std::size_t alike = 8;  // places
+
+  struct Sighting {
+    std::uint64_t hash = 0;
+    int times = 0;
+  };
+
+  std::span<Entry> places_of(const Likeness& likeness) noexcept {
+    const std::size_t group = likeness.hash() % (places_.size() / alike);
+    return std::span(places_).subspan(group * alike, alike);
+  }
+
+  std::vector<Entry> places_ = std::vector<Entry>(wire::most_standing);
+  std::array<Sighting, wire::most_standing> seen_{};
+  std::uint64_t now_ = 0;
+  std::size_t size_ = 0;
+};
+
+}  // namespace tensorbus::push_pull

@@ -1,0 +1,149 @@
+// Requests that come again: those that were prepared, and those that were seen before.
+#include <algorithm>
+
+#include "push_pull/request/worker_core.h"
+
+namespace tensorbus::push_pull {
+namespace {
+
+// Whatever is larger takes longer to copy than to make.
+constexpr std::size_t largest_that_stands = 16 * 1024;
+
+// Items whose shapes and strides are in `extents`, which has room for all.
+std::vector<Item> with_own_extents(std::span<const Item> items,
+                                   std::vector<std::int64_t>& extents) {
+  std::vector<Item> own(items.begin(), items.end());
+  for (Item& item : own) {
+    for (std::span<const std::int64_t>* each : {&item.tensor.shape, &item.tensor.strides}) {
+      const std::size_t first = extents.size();
+      extents.insert(extents.end(), each->begin(), each->end());
+      *each = std::span<const std::int64_t>(extents).subspan(first);
+    }
+  }
+  return own;
+}
+
+std::size_t count_extents(std::span<const Item> items) {
+  std::size_t count = 0;
+  for (const Item& item : items) count += item.tensor.shape.size() + item.tensor.strides.size();
+  return count;
+}
+
+}  // namespace
+
+std::shared_ptr<PreparedRequest::Content> Worker::Impl::prepare(
+    std::span<const Item> pushes, std::span<const Item> pulls,
+    std::shared_ptr<const void> keep) const {
+  check_items(pushes, pulls);
+  auto content = std::make_shared<PreparedRequest::Content>();
+  content->worker = self_;
+  content->extents.reserve(count_extents(pushes) + count_extents(pulls));
+  content->pushes = with_own_extents(pushes, content->extents);
+  content->pulls = with_own_extents(pulls, content->extents);
+  content->likeness.take(pushes, pulls);
+  content->keep = std::move(keep);
+  return content;
+}
+
+Handler Worker::Impl::push_pull(const PreparedRequest::Content* prepared, Deadline deadline) {
+  const std::int64_t handed_over = node_.ticker().now();
+  if (prepared == nullptr || prepared->worker.owner_before(self_) ||
+      self_.owner_before(prepared->worker)) {
+    throw Error(Code::invalid_argument, "this worker has not prepared the request");
+  }
+  std::vector<std::shared_ptr<const void>> dropped;  // before the lock: let go after it
+  Lock lock = node_.loop().lock();
+  std::swap(dropped, dropped_);
+  const Likeness* const likeness =
+      Likeness::is_worth_it(prepared->pushes, prepared->pulls) ? &prepared->likeness : nullptr;
+  return send_or_make(lock, {prepared->pushes, prepared->pulls, likeness, true, handed_over},
+                      deadline, prepared->keep);
+}
+
+Handler Worker::Impl::send_or_make(Lock& lock, const Wish& wish, Deadline deadline,
+                                   std::shared_ptr<const void> keep) {
+  if (Record* const record = ready_again(wish)) {
+    record->under_way = true;
+    fill(lock, *record, wish.pushes);
+    ++counts_.repeated;
+    return dispatch(*record, wish, std::move(keep));
+  }
+  if (!wish.comes_again) check_items(wish.pushes, wish.pulls);
+  Record& record = make(lock, wish, deadline);
+  // The lock may have been let go, and another thread have sent something.
+  if (!wish.comes_again && wish.likeness != nullptr) likeness_.take(wish.pushes, wish.pulls);
+  stand(record, wish);
+  return dispatch(record, wish, std::move(keep));
+}
+
+// The record of a request that the servers know and that can be sent now.
+Worker::Impl::Record* Worker::Impl::ready_again(const Wish& wish) {
+  Record* const record = wish.likeness != nullptr ? recurring_.find(*wish.likeness) : nullptr;
+  if (record == nullptr || record->under_way) return nullptr;
+  check_links();
+  if (!may_stand() || !lies_as_before(*record)) {
+    forget(*record);
+    return nullptr;
+  }
+  return crowded(record->bytes) == nullptr ? record : nullptr;
+}
+
+// On a network memory is opened for every request anew; what lands in a registered buffer has its
+// place there.
+bool Worker::Impl::may_stand() const {
+  return std::ranges::all_of(sides_, [](const Side& side) {
+    return side.partner->shares_memory() && side.landings.empty();
+  });
+}
+
+// Memory of a pool may have gone back to the system, and other memory come to its address.
+bool Worker::Impl::lies_as_before(Record& record) {
+  for (std::size_t server = 0; server < servers(); ++server) {
+    for (const Target& target : targets(record, server)) {
+      if (!target.measured.dense || target.measured.bytes == 0) continue;
+      const auto place =
+          sides_[server].partner->open_in(node_.pool(), target.data, target.measured.bytes);
+      if (place.has_value() != straight(target)) return false;
+      if (place && *place != target.place) return false;
+    }
+  }
+  return true;
+}
+
+bool Worker::Impl::is_small(const Record& record) {
+  std::size_t pulled = 0;
+  for (const Target& target : record.pulls) pulled += target.measured.bytes;
+  return std::max(pulled, record.bytes) <= largest_that_stands;
+}
+
+bool Worker::Impl::has_landed(const Record& record) {
+  return std::ranges::any_of(record.legs, [](const Leg& leg) {
+    return std::ranges::any_of(leg.pushes,
+                               [](const UsedSlot& used) { return used.landing != nullptr; });
+  });
+}
+
+// From now on the servers know it, if it comes again and is worth it.
+void Worker::Impl::stand(Record& record, const Wish& wish) {
+  if (wish.likeness == nullptr || !is_small(record) || !may_stand() || has_landed(record)) return;
+  if (!wish.comes_again && !recurring_.comes_often(*wish.likeness)) return;
+  if (recurring_.find(*wish.likeness) != nullptr) return;  // under way
+  auto* const place =
+      recurring_.place_for(*wish.likeness, [](const Record& other) { return !other.under_way; });
+  if (place == nullptr) return;
+  if (place->record != nullptr) forget(*place->record);
+  record.standing = recurring_.number_of(*place);
+  recurring_.put(*place, *wish.likeness, record);
+}
+
+void Worker::Impl::forget(Record& record) {
+  message_.start(wire::Kind::forget);
+  message_.put(wire::Forget{record.standing});
+  for (const Side& side : sides_) side.partner->send(message_.bytes());
+  recurring_.remove(record.standing);
+  record.standing = 0;
+  record.known = false;
+  release(record);
+}
+
+}  // namespace tensorbus::push_pull
