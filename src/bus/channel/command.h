@@ -47,6 +47,9 @@ struct InitPair {
   std::string remote;
   std::int64_t world_size = 0;
   std::optional<SideLayout> layout;  // none on both sides: index-wise, one to one
+  // Complete with its own side: whoever faces it may come later or have gone, and need not be
+  // named.
+  bool alone = false;
   friend bool operator==(const InitPair&, const InitPair&) = default;
 };
 
@@ -60,6 +63,9 @@ struct BatchItem {
   std::optional<Shape> global_shape;  // of a DTensor
   // Its own, a position in RegisterBatch::layouts; none: the pair's. Needs a name.
   std::optional<std::size_t> layout{};
+  // Of a box: where it begins in the whole, of which global_shape is the shape. What reaches beyond
+  // that is neither sent nor received. Needs a name, which several boxes may share.
+  std::optional<Shape> start{};
   friend bool operator==(const BatchItem&, const BatchItem&) = default;
 };
 
@@ -67,6 +73,10 @@ struct BatchItem {
 struct Versioned {
   Direction direction = Direction::send;  // of this rank
   std::int64_t last = 0;                  // that it sent or has read; 0: none yet
+  bool subset = false;  // recv: senders may have tensors that this side does not take
+  // A batch with a shelf has no rounds: senders publish, readers pull when they like. How many
+  // versions a sender keeps; 0 of a reader. None: there is no shelf.
+  std::optional<std::int64_t> keep{};
   friend bool operator==(const Versioned&, const Versioned&) = default;
 };
 
@@ -105,6 +115,46 @@ struct Transfer {
   friend bool operator==(const Transfer&, const Transfer&) = default;
 };
 
+// Asks for a slot of the shelf to put the next version into: the outcome has its version and its
+// slot. The number is used up whatever becomes of it.
+struct Publish {
+  std::string batch;
+  std::optional<std::string> role;
+  std::optional<std::int64_t> version;  // above all others; none: the last plus one
+  // For readers that hold every slot, in milliseconds. Then the oldest slot is withdrawn from them,
+  // or they are waited for until the deadline.
+  std::int64_t patience = 0;
+  bool withdraw = false;
+  friend bool operator==(const Publish&, const Publish&) = default;
+};
+
+// The slot that a Publish gave holds the version now; or, if it is not whole, nothing.
+struct Shelve {
+  std::string batch;
+  std::optional<std::string> role;
+  std::int64_t version = 0;
+  bool whole = true;
+  friend bool operator==(const Shelve&, const Shelve&) = default;
+};
+
+// Reads a version of the shelf that all sources have: the newest, or one above `newer_than` (or of
+// a later generation), or the very one. `together`: the same at all ranks of the side.
+struct Pull {
+  std::string batch;
+  std::optional<std::string> role;
+  std::optional<std::int64_t> version{};
+  std::optional<std::int64_t> newer_than{};
+  bool together = false;
+  friend bool operator==(const Pull&, const Pull&) = default;
+};
+
+// The newest version that a pull would find, or that this rank has published; 0: none.
+struct QueryNewest {
+  std::string batch;
+  std::optional<std::string> role;
+  friend bool operator==(const QueryNewest&, const QueryNewest&) = default;
+};
+
 struct QuerySignal {
   std::string batch;
   bool wait = true;  // until the answer is true or the deadline has come
@@ -122,11 +172,12 @@ struct QueryVersions {
 struct CloseBatch {
   std::string batch;
   std::uint64_t registration = 0;
+  bool back_soon = false;  // it will be registered again: no end of what is published
   friend bool operator==(const CloseBatch&, const CloseBatch&) = default;
 };
 
-using Command =
-    std::variant<InitPair, RegisterBatch, Transfer, QuerySignal, CloseBatch, QueryVersions>;
+using Command = std::variant<InitPair, RegisterBatch, Transfer, QuerySignal, CloseBatch,
+                             QueryVersions, Publish, Shelve, Pull, QueryNewest>;
 
 // Which version each rank of each side last sent or has read.
 using Versions = std::map<std::string, std::map<Rank, std::int64_t>>;
@@ -140,6 +191,13 @@ const std::string& context_of(const Command& command) noexcept;
 enum class ReaderOutcome : std::uint8_t { read, failed, lost };
 std::string_view to_string(ReaderOutcome outcome) noexcept;
 
+// Why a pull will never get what it asked for.
+enum class Absence : std::uint8_t {
+  none,
+  gone,   // the version was recycled or skipped
+  ended,  // the senders have closed, nothing newer comes
+};
+
 // The one terminal answer to an accepted command.
 struct Outcome {
   Status status{};
@@ -148,10 +206,12 @@ struct Outcome {
   std::vector<Rank> lost{};                             // peer_lost: which ranks
   bool signal = false;                                  // QuerySignal
   std::map<std::string, std::int64_t> bytes_by_path{};  // recv: "mapped", "packed", "network", ...
-  std::int64_t version = 0;                             // Transfer of a versioned batch
+  std::int64_t version = 0;                             // of a versioned batch
   Versions versions{};                                  // QueryVersions
-  bool stale = false;      // send: nothing goes before all senders have registered again
-  std::int64_t bytes = 0;  // send: what its readers have read
+  bool stale = false;               // send: nothing goes before all senders have registered again
+  std::int64_t bytes = 0;           // send: what its readers have read
+  std::int64_t slot = 0;            // Publish
+  Absence absence = Absence::none;  // Pull
   friend bool operator==(const Outcome&, const Outcome&) = default;
 };
 

@@ -10,12 +10,21 @@ namespace tensorbus::bus {
 constexpr Direction last_of(Direction) { return Direction::recv; }
 constexpr Verify last_of(Verify) { return Verify::full; }
 constexpr ReaderOutcome last_of(ReaderOutcome) { return ReaderOutcome::lost; }
-
-constexpr wire::Title title_of(const Command*) { return {"command", 3}; }
-constexpr std::array<std::string_view, 6> kinds_of(const Command*) {
-  return {"init_pair",    "register_batch", "transfer",
-          "query_signal", "close_batch",    "query_versions"};
+constexpr Absence last_of(Absence) { return Absence::ended; }
+constexpr std::string_view to_string(Absence absence) {
+  constexpr std::array<std::string_view, 3> names{"none", "gone", "ended"};
+  return names[static_cast<std::size_t>(absence)];
 }
+
+constexpr wire::Title title_of(const Command*) { return {"command", 4}; }
+constexpr std::array<std::string_view, 10> kinds_of(const Command*) {
+  return {"init_pair",      "register_batch", "transfer", "query_signal", "close_batch",
+          "query_versions", "publish",        "shelve",   "pull",         "query_newest"};
+}
+
+// Versions of one shelf.
+inline constexpr std::int64_t most_kept = 64;
+inline constexpr std::int64_t longest_patience = 1'000'000'000;  // milliseconds
 
 template <typename Archive>
 void required_name(Archive& a, const char* what, std::string& name) {
@@ -41,15 +50,36 @@ template <typename Archive>
 void fields(Archive& a, Versioned& versioned) {
   a("direction", versioned.direction);
   a("last", versioned.last);
+  a("subset", versioned.subset);
+  a("keep", versioned.keep);
+  a.require(!versioned.keep || (*versioned.keep >= 0 && *versioned.keep <= most_kept),
+            "a shelf of so many versions");
 }
 
 template <typename Archive>
 void fields(Archive& a, InitPair& init) {
   required_name(a, "pair", init.pair);
   required_name(a, "local", init.local);
-  required_name(a, "remote", init.remote);
+  a("remote", init.remote);
   a("world_size", init.world_size);
   a("layout", init.layout);
+  a("alone", init.alone);
+  a.require(init.alone || !init.remote.empty(), "a name is empty");
+}
+
+// A box lies in a whole of as many dimensions, and its end can be counted.
+template <typename Tensor>
+bool is_right_box(const Tensor& tensor) {
+  if (!tensor.start) return true;
+  const std::size_t dims = tensor.shape.size();
+  if (tensor.layout || tensor.name.empty() || !tensor.global_shape) return false;
+  if (tensor.start->size() != dims || tensor.global_shape->size() != dims) return false;
+  for (std::size_t dim = 0; dim < dims; ++dim) {
+    const std::int64_t start = (*tensor.start)[dim];
+    const std::int64_t size = tensor.shape[dim];
+    if (start < 0 || size < 0 || start > INT64_MAX - size) return false;
+  }
+  return true;
 }
 
 template <typename Archive>
@@ -63,6 +93,8 @@ void fields(Archive& a, BatchItem& item) {
   a.require(item.strides.size() == item.shape.size(), "strides do not fit the shape");
   a("global_shape", item.global_shape);
   a("layout", item.layout);
+  a("start", item.start);
+  a.require(is_right_box(item), "a box");
 }
 
 // Tensors that have a layout of their own have a name, and the layout is there.
@@ -101,6 +133,38 @@ void fields(Archive& a, Transfer& transfer) {
 }
 
 template <typename Archive>
+void fields(Archive& a, Publish& publish) {
+  required_name(a, "batch", publish.batch);
+  a("role", publish.role);
+  a("version", publish.version);
+  a.number("patience", publish.patience, 0, longest_patience);
+  a("withdraw", publish.withdraw);
+}
+
+template <typename Archive>
+void fields(Archive& a, Shelve& shelve) {
+  required_name(a, "batch", shelve.batch);
+  a("role", shelve.role);
+  a("version", shelve.version);
+  a("whole", shelve.whole);
+}
+
+template <typename Archive>
+void fields(Archive& a, Pull& pull) {
+  required_name(a, "batch", pull.batch);
+  a("role", pull.role);
+  a("version", pull.version);
+  a("newer_than", pull.newer_than);
+  a("together", pull.together);
+}
+
+template <typename Archive>
+void fields(Archive& a, QueryNewest& query) {
+  required_name(a, "batch", query.batch);
+  a("role", query.role);
+}
+
+template <typename Archive>
 void fields(Archive& a, QuerySignal& query) {
   required_name(a, "batch", query.batch);
   a("wait", query.wait);
@@ -118,6 +182,7 @@ template <typename Archive>
 void fields(Archive& a, CloseBatch& close) {
   required_name(a, "batch", close.batch);
   a("registration", close.registration);
+  a("back_soon", close.back_soon);
 }
 
 template <typename Archive>
@@ -132,6 +197,8 @@ void fields(Archive& a, Outcome& outcome) {
   a("versions", outcome.versions);
   a("stale", outcome.stale);
   a("bytes", outcome.bytes);
+  a("slot", outcome.slot);
+  a("absence", outcome.absence);
 }
 
 }  // namespace tensorbus::bus

@@ -22,9 +22,10 @@ std::vector<Command> samples() {
   batch.items.push_back({"wq", "", Dtype::int8, {}, {}, std::nullopt});
   batch.items.push_back({"wk", "", Dtype::float32, {0, 3}, {-3, 1}, std::nullopt});
   batch.items.push_back({"wk", "own", Dtype::float32, {3}, {1}, std::nullopt, 1});
+  batch.items.push_back({"wk", "box", Dtype::float32, {3}, {1}, Shape{9}, std::nullopt, Shape{8}});
   layout.mesh_id = 4;
   batch.layouts = {strided, layout};
-  batch.versioned = Versioned{Direction::recv, 6};
+  batch.versioned = Versioned{Direction::recv, 6, true, 2};
   batch.pairs = {"wq", "wv"};
   batch.refused = "it holds more than tensors";
   return {InitPair{"wq", "trainer", "engine", 6, layout},
@@ -36,6 +37,12 @@ std::vector<Command> samples() {
           QuerySignal{"weights", false, 3, std::nullopt},
           Transfer{"weights", Direction::send, std::nullopt, 3, 4, 2},
           QueryVersions{"weights", "engine"},
+          InitPair{"wq", "trainer", "", 1, std::nullopt, true},
+          Publish{"weights", "trainer", 4, 5000, true},
+          Shelve{"weights", std::nullopt, 4, false},
+          Pull{"weights", "engine", std::nullopt, 3, true},
+          Pull{"weights", std::nullopt, 3},
+          QueryNewest{"weights", "engine"},
           CloseBatch{"weights", 17}};
 }
 
@@ -51,6 +58,8 @@ Outcome sample_outcome() {
   outcome.versions = {{"engine", {{1, 8}, {3, 7}}}};
   outcome.stale = true;
   outcome.bytes = 4096;
+  outcome.slot = 1;
+  outcome.absence = Absence::gone;
   return outcome;
 }
 
@@ -122,11 +131,21 @@ TEST(CommandTest, ImpossibleValuesAreRefused) {
   EXPECT_EQ(refused(batch), Code::invalid_argument);
   batch.items[0] = {"p", "w", Dtype::float32, {2}, {1}, {}, 0};
   EXPECT_EQ(refused(batch), Code::invalid_argument) << "there is no such layout";
+  const BatchItem box{"p", "w", Dtype::float32, {2}, {1}, Shape{3}, {}, Shape{2}};
+  batch.items[0] = box;
+  EXPECT_EQ(decode_command(encode(batch)), Command(batch)) << "a box may reach beyond the whole";
+  for (const Shape& start : {Shape{}, Shape{0, 0}, Shape{-1}, Shape{INT64_MAX}}) {
+    batch.items[0].start = start;
+    EXPECT_EQ(refused(batch), Code::invalid_argument);
+  }
+  batch.items[0] = box;
+  batch.items[0].global_shape.reset();
+  EXPECT_EQ(refused(batch), Code::invalid_argument) << "a box of nothing";
 }
 
 TEST(CommandTest, UnknownKindsAreRefused) {
   std::string bytes = encode(Command(CloseBatch{"b", 1}));
-  for (const char kind : {'\x06', '\x07', '\xff'}) {
+  for (const char kind : {'\x0a', '\x0b', '\xff'}) {
     bytes[std::string_view("tensorbus command.").size()] = kind;
     EXPECT_EQ(code_of([&] { decode_command(bytes); }), Code::invalid_argument);
   }
@@ -148,7 +167,8 @@ TEST(CommandTest, IsPrintedForPeople) {
             "        dim: 0\n"
             "        split_factor: 2\n"
             "    coordinate: none\n"
-            "    mesh_id: 0\n");
+            "    mesh_id: 0\n"
+            "  alone: no\n");
   for (const Command& command : samples()) EXPECT_FALSE(wire::print(command).empty());
   EXPECT_FALSE(wire::print(sample_outcome()).empty());
 }

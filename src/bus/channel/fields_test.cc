@@ -52,6 +52,7 @@ TEST(Fields, OfRecords) {
   expect_codec<Only<TensorRecord>>();
   expect_codec<BatchMember>();
   expect_codec<Generation>();
+  expect_codec<ShelfRecord>();
 }
 
 TEST(Fields, OfMessagesBetweenAgents) {

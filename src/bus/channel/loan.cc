@@ -91,11 +91,13 @@ fabric::Gate gate_in(const Segment& segment, std::uint64_t offset) {
 
 }  // namespace
 
-std::shared_ptr<Loan> make_loan(std::span<const TensorView> tensors, fabric::Pool& gates) {
+std::shared_ptr<Loan> make_loan(std::span<const TensorView> tensors, fabric::Pool& gates,
+                                std::shared_ptr<std::byte> segment) {
   fabric::Forms forms;
   for (const TensorView& tensor : tensors) forms.push_back(fabric::form_of(tensor));
   auto loan = std::make_shared<Views>(std::move(forms), fabric::Gate(gates.allocate_word(0)));
   for (const TensorView& tensor : tensors) loan->add(tensor.data, tensor.read_only, false);
+  if (segment != nullptr) loan->keep({std::move(segment)});
   return loan;
 }
 

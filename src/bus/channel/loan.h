@@ -30,8 +30,10 @@ class Loan {
 };
 
 // At the worker, with a new gate in `gates`: where an agent in this process or a peer finds it, so
-// the fabric's own pool if the agent runs here. Forms are copied, memory stays borrowed.
-std::shared_ptr<Loan> make_loan(std::span<const TensorView> tensors, fabric::Pool& gates);
+// the fabric's own pool if the agent runs here. Forms are copied, memory stays borrowed; unless all
+// of it lies in `segment`, which lives as long as the loan.
+std::shared_ptr<Loan> make_loan(std::span<const TensorView> tensors, fabric::Pool& gates,
+                                std::shared_ptr<std::byte> segment = nullptr);
 
 // What an agent in another process needs, over a socket: the bytes with their descriptors, in this
 // order, at most one per segment and two more. The same loan can be offered again, to the agent

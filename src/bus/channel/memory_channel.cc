@@ -8,6 +8,7 @@
 #include <utility>
 #include <vector>
 
+#include "base/mutex.h"
 #include "base/waiting.h"
 #include "bus/channel/pending_command.h"
 #include "os/io/poll.h"
@@ -27,24 +28,24 @@ struct SharedQueue {
   explicit SharedQueue(std::size_t most) : capacity(most) {}
 
   const std::size_t capacity;
-  std::mutex mutex;
+  Mutex mutex;
   std::condition_variable room;
-  Status stopped;  // why the agent takes no more commands, if it does not
-  bool armed = false;
-  std::uint64_t sessions = 0;
-  std::vector<ChannelEvent> events;
+  Status stopped GUARDED_BY(mutex);  // why the agent takes no more commands, if it does not
+  bool armed GUARDED_BY(mutex) = false;
+  std::uint64_t sessions GUARDED_BY(mutex) = 0;
+  std::vector<ChannelEvent> events GUARDED_BY(mutex);
   // In the order of acceptance, not of ids: two clients count for themselves.
-  std::map<std::uint64_t, Accepted> queue;
-  std::map<CommandId, std::uint64_t> position;
-  std::uint64_t next_position = 0;
+  std::map<std::uint64_t, Accepted> queue GUARDED_BY(mutex);
+  std::map<CommandId, std::uint64_t> position GUARDED_BY(mutex);
+  std::uint64_t next_position GUARDED_BY(mutex) = 0;
   os::EventFd wake;
 
-  void push(ChannelEvent event) {
+  void push(ChannelEvent event) REQUIRES(mutex) {
     events.push_back(std::move(event));
     if (std::exchange(armed, false)) wake.signal();
   }
   // Nothing if it is over already.
-  std::shared_ptr<PendingCommand> take(CommandId id) {
+  std::shared_ptr<PendingCommand> take(CommandId id) REQUIRES(mutex) {
     const auto found = position.find(id);
     if (found == position.end()) return nullptr;
     const auto entry = queue.find(found->second);
@@ -67,7 +68,7 @@ class MemoryConnection final : public Connection {
   std::shared_ptr<Pending> submit(const Command& command, std::shared_ptr<Loan> loan,
                                   Deadline command_deadline, Deadline accept_deadline) override {
     os::check_not_forked(made_in_, "client");
-    std::unique_lock lock(shared_->mutex);
+    Lock lock(shared_->mutex);
     wait_for_room(lock, accept_deadline);
     return enter(command, std::move(loan), command_deadline);
   }
@@ -79,13 +80,13 @@ class MemoryConnection final : public Connection {
 
   std::shared_ptr<Pending> post(const Command& command) noexcept override {
     if (made_in_ != os::fork_generation()) return nullptr;
-    const std::lock_guard lock(shared_->mutex);
+    const Lock lock(shared_->mutex);
     if (closed_ || !shared_->stopped.ok()) return nullptr;
     return enter(command, nullptr, Deadline::never());
   }
 
   QueueState queue(Deadline) override {
-    const std::lock_guard lock(shared_->mutex);
+    const Lock lock(shared_->mutex);
     QueueState state;
     state.size = shared_->queue.size();
     if (shared_->queue.empty()) return state;
@@ -105,7 +106,7 @@ class MemoryConnection final : public Connection {
     if (made_in_ != os::fork_generation()) return;
     std::vector<std::shared_ptr<PendingCommand>> orphans;
     {
-      const std::lock_guard lock(shared_->mutex);
+      const Lock lock(shared_->mutex);
       if (std::exchange(closed_, true)) return;
       std::vector<CommandId> mine;
       for (const auto& [id, position] : shared_->position) {
@@ -122,14 +123,14 @@ class MemoryConnection final : public Connection {
 
  private:
   std::shared_ptr<Pending> enter(const Command& command, std::shared_ptr<Loan> loan,
-                                 Deadline command_deadline) {
+                                 Deadline command_deadline) REQUIRES(shared_->mutex) {
     const CommandId id{session_, ++sequence_};
     const std::weak_ptr<SharedQueue> weak = shared_;
     auto pending =
         std::make_shared<PendingCommand>(id, describe(command), [weak, id](const Status& reason) {
           const auto shared = weak.lock();
           if (shared == nullptr) return;
-          const std::lock_guard hold(shared->mutex);
+          const Lock hold(shared->mutex);
           if (shared->position.contains(id)) shared->push(Cancelled{id, reason});
         });
     const std::uint64_t position = shared_->next_position++;
@@ -140,8 +141,9 @@ class MemoryConnection final : public Connection {
     return pending;
   }
 
-  void wait_for_room(std::unique_lock<std::mutex>& lock, Deadline deadline) {
-    const auto has_room = [this] {
+  void wait_for_room(std::unique_lock<std::mutex>& lock, Deadline deadline)
+      REQUIRES(shared_->mutex) {
+    const auto has_room = [this]() REQUIRES(shared_->mutex) {
       if (closed_) throw Error(Code::failed, "this client is closed");
       if (!shared_->stopped.ok()) throw Error(shared_->stopped);
       return shared_->queue.size() < shared_->capacity;
@@ -155,8 +157,8 @@ class MemoryConnection final : public Connection {
   const std::shared_ptr<SharedQueue> shared_;
   const std::uint64_t session_;
   const unsigned made_in_ = os::fork_generation();
-  std::uint64_t sequence_ = 0;  // as closed_, under the mutex of what both ends share
-  bool closed_ = false;
+  std::uint64_t sequence_ GUARDED_BY(shared_->mutex) = 0;
+  bool closed_ GUARDED_BY(shared_->mutex) = false;
 };
 
 class MemoryChannelEnd final : public MemoryChannel {
@@ -169,7 +171,7 @@ class MemoryChannelEnd final : public MemoryChannel {
   void fail(const Status& why) noexcept override {
     std::map<std::uint64_t, Accepted> orphans;
     {
-      const std::lock_guard lock(shared_->mutex);
+      const Lock lock(shared_->mutex);
       if (shared_->stopped.ok()) shared_->stopped = why;
       orphans.swap(shared_->queue);
       shared_->position.clear();
@@ -181,7 +183,7 @@ class MemoryChannelEnd final : public MemoryChannel {
   }
 
   std::shared_ptr<Connection> connect() override {
-    const std::lock_guard lock(shared_->mutex);
+    const Lock lock(shared_->mutex);
     const std::uint64_t session = ++shared_->sessions;
     shared_->push(SessionUp{session, ::getpid()});
     return std::make_shared<MemoryConnection>(shared_, session);
@@ -189,7 +191,7 @@ class MemoryChannelEnd final : public MemoryChannel {
 
   std::span<const ChannelEvent> poll() override {
     polled_.clear();
-    const std::lock_guard lock(shared_->mutex);
+    const Lock lock(shared_->mutex);
     shared_->armed = false;
     shared_->wake.drain();
     polled_.swap(shared_->events);
@@ -199,14 +201,14 @@ class MemoryChannelEnd final : public MemoryChannel {
   void complete(CommandId id, const Outcome& outcome) override {
     std::shared_ptr<PendingCommand> pending;
     {
-      const std::lock_guard lock(shared_->mutex);
+      const Lock lock(shared_->mutex);
       pending = shared_->take(id);
     }
     if (pending != nullptr) pending->complete(outcome);
   }
 
   void progress(CommandId id, std::int64_t done, std::int64_t total) noexcept override {
-    const std::lock_guard lock(shared_->mutex);
+    const Lock lock(shared_->mutex);
     const auto found = shared_->position.find(id);
     if (found != shared_->position.end()) {
       shared_->queue.at(found->second).pending->progress(done, total);
@@ -214,7 +216,7 @@ class MemoryChannelEnd final : public MemoryChannel {
   }
 
   bool arm() override {
-    const std::lock_guard lock(shared_->mutex);
+    const Lock lock(shared_->mutex);
     shared_->armed = shared_->events.empty();
     return shared_->armed;
   }

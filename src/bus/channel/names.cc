@@ -25,7 +25,7 @@ void check_name(const std::string& what, const std::string& name) {
 void check_names(const InitPair& pair) {
   check_name("the pair's name", pair.pair);
   check_name("the local name", pair.local);
-  check_name("the remote name", pair.remote);
+  if (!pair.alone || !pair.remote.empty()) check_name("the remote name", pair.remote);
 }
 
 void check_names(const RegisterBatch& batch) {

@@ -17,7 +17,7 @@ PendingCommand::PendingCommand(CommandId id, std::string what,
 const Outcome& PendingCommand::wait(Deadline deadline) {
   while (!done()) {
     if (!deadline.expired() && listen_ && listen_(*this, deadline)) continue;
-    std::unique_lock lock(mutex_);
+    Lock lock(mutex_);
     if (done()) break;
     if (!Waiting(lock, deadline).sleep(changed_)) {
       throw Error(Code::timeout, what_ + " is not over yet");
@@ -37,7 +37,7 @@ void PendingCommand::cancel(const Status& reason) noexcept {
 
 void PendingCommand::on_done(std::function<void()> call) {
   {
-    const std::lock_guard lock(mutex_);
+    const Lock lock(mutex_);
     if (!done()) {
       calls_.push_back(std::move(call));
       return;
@@ -49,7 +49,7 @@ void PendingCommand::on_done(std::function<void()> call) {
 void PendingCommand::complete(Outcome outcome) {
   std::vector<std::function<void()>> calls;
   {
-    const std::lock_guard lock(mutex_);
+    const Lock lock(mutex_);
     if (done()) return;
     outcome_ = std::move(outcome);
     if (outcome_.status.ok()) {
@@ -73,10 +73,10 @@ std::string describe(const Command& command) {
   const auto about = [&](std::string_view verb, std::string_view kind) {
     return fmt::format("{} of {} \"{}\"", verb, kind, context_of(command));
   };
-  const auto of_batch =
-      [&](const OneOf<RegisterBatch, QuerySignal, QueryVersions, CloseBatch> auto&) {
-        return about(type_of(command), "batch");
-      };
+  const auto of_batch = [&](const OneOf<RegisterBatch, QuerySignal, QueryVersions, CloseBatch,
+                                        Publish, Shelve, Pull, QueryNewest> auto&) {
+    return about(type_of(command), "batch");
+  };
   return std::visit(
       Overloaded{
           [&](const InitPair&) { return about(type_of(command), "pair"); },

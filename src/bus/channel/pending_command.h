@@ -4,11 +4,11 @@
 #include <atomic>
 #include <condition_variable>
 #include <functional>
-#include <mutex>
 #include <optional>
 #include <string>
 #include <vector>
 
+#include "base/mutex.h"
 #include "bus/channel/channel.h"
 
 namespace tensorbus::bus {
@@ -43,10 +43,10 @@ class PendingCommand final : public Pending {
   std::atomic<bool> done_{false};
   std::atomic<std::int64_t> bytes_done_{0};
   std::atomic<std::int64_t> bytes_total_{0};
-  std::mutex mutex_;
+  Mutex mutex_;
   std::condition_variable changed_;
   Outcome outcome_;  // never changes once done_
-  std::vector<std::function<void()>> calls_;
+  std::vector<std::function<void()>> calls_ GUARDED_BY(mutex_);
 };
 
 // "transfer of batch "weights"", for messages.

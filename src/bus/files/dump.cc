@@ -1,5 +1,8 @@
 #include "bus/files/dump.h"
 
+#include <fmt/format.h>
+
+#include <algorithm>
 #include <string_view>
 
 #include "bus/files/heartbeat.h"
@@ -9,10 +12,24 @@
 namespace tensorbus::bus {
 namespace {
 
-void put_entry(wire::Printer& out, bool of_state, std::string_view key, std::string_view value) {
+// As an agent would find it: a command that lies there shows that it was accepted.
+QueueJournal::Session session_in(const LmdbContent& content, std::string_view key,
+                                 std::string_view value) {
+  auto session = wire::read<QueueJournal::Session>(value);
+  for (const auto& [other, bytes] : content.entries) {
+    const auto id = command_of_key(other);
+    if (!id || !key.ends_with(fmt::format("/{:016x}", id->session))) continue;
+    session.last_accepted = std::max(session.last_accepted, id->sequence);
+  }
+  return session;
+}
+
+void put_entry(wire::Printer& out, const LmdbContent& content, std::string_view key,
+               std::string_view value) {
+  const bool of_state = content.header.kind == LmdbState::kind;
   if (of_state && key == "heartbeat") return out.put(decode_heartbeat(value));
   if (of_state || key.starts_with("command/")) return out.put(decode_command(value));
-  if (key.starts_with("session/")) return out.put(wire::read<QueueJournal::Session>(value));
+  if (key.starts_with("session/")) return out.put(session_in(content, key, value));
   out("session", wire::read<std::uint64_t>(value, guarding_session));
 }
 
@@ -26,7 +43,7 @@ std::string dump_agent_file(const std::string& path) {
     out.line(key);
     out.indented([&, &name = key, &bytes = value] {
       try {
-        put_entry(out, content.header.kind == LmdbState::kind, name, bytes);
+        put_entry(out, content, name, bytes);
       } catch (const Error& error) {
         out("cannot be read", std::string(error.what()));
       }

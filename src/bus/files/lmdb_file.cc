@@ -287,16 +287,19 @@ void LmdbFile::check_header() {
 }
 
 void LmdbFile::write(const std::vector<Change>& changes) {
-  int error = try_to_write(changes);
   const auto erases = [](const Change& change) { return !change.value; };
-  if (error == MDB_MAP_FULL && std::ranges::all_of(changes, erases)) {
-    error = erase_when_full(changes);
-  }
+  if (std::ranges::all_of(changes, erases)) return make_room(changes);
+  if (const int error = try_to_write(changes); error != 0) fail("cannot be written", error);
+}
+
+void LmdbFile::make_room(const std::vector<Change>& changes) {
+  int error = try_to_write(changes);
+  if (error == MDB_MAP_FULL) error = write_when_full(changes);
   if (error != 0) fail("cannot be written", error);
 }
 
 // Erasing takes pages first and gives more back later: what is full could never be emptied.
-int LmdbFile::erase_when_full(const std::vector<Change>& changes) {
+int LmdbFile::write_when_full(const std::vector<Change>& changes) {
   const std::size_t more = bytes_ + room_to_erase;
   if (::ftruncate(file_.get(), static_cast<off_t>(more)) != 0) return errno;
   int error = mdb_env_set_mapsize(environment_, more);
@@ -391,6 +394,18 @@ class ReadOnlyFile {
     if (mdb_get(transaction_->get(), table_, &wanted, &found) != 0) return std::nullopt;
     return std::string(view_of(found));
   }
+  std::optional<std::string> last_key(std::string_view prefix) const {
+    MDB_cursor* cursor = nullptr;
+    check(mdb_cursor_open(transaction_->get(), table_, &cursor));
+    const std::unique_ptr<MDB_cursor, decltype(&mdb_cursor_close)> owner(cursor, mdb_cursor_close);
+    const std::string beyond = std::string(prefix) + '\xff';
+    MDB_val key = value_of(beyond);
+    MDB_val value{};
+    const bool later = mdb_cursor_get(cursor, &key, &value, MDB_SET_RANGE) == 0;
+    if (mdb_cursor_get(cursor, &key, &value, later ? MDB_PREV : MDB_LAST) != 0) return std::nullopt;
+    if (!view_of(key).starts_with(prefix)) return std::nullopt;
+    return std::string(view_of(key));
+  }
   LmdbHeader header() const {
     const auto bytes = get(header_key);
     if (!bytes) refuse_file(path_, "is an LMDB file of another program");
@@ -419,6 +434,15 @@ std::optional<std::string> look_into_lmdb_file(const std::string& path, const st
   const ReadOnlyFile file(path);
   if (file.header().kind != kind) return std::nullopt;
   return file.get(key);
+} catch (...) {
+  return std::nullopt;
+}
+
+std::optional<std::string> last_key_in_lmdb_file(const std::string& path, const std::string& kind,
+                                                 const std::string& prefix) noexcept try {
+  const ReadOnlyFile file(path);
+  if (file.header().kind != kind) return std::nullopt;
+  return file.last_key(prefix);
 } catch (...) {
   return std::nullopt;
 }

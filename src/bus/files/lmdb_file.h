@@ -18,7 +18,7 @@ namespace tensorbus::bus {
 // What every file of an agent begins with, under a key of its own. Of another version only the kind
 // is read.
 struct LmdbHeader {
-  static constexpr std::uint64_t current = 2;
+  static constexpr std::uint64_t current = 3;
 
   std::string kind;
   std::uint64_t version = 0;
@@ -58,6 +58,8 @@ class LmdbFile {
     std::optional<std::string> value;
   };
   void write(const std::vector<Change>& changes);
+  // The same, also in a full file: erases more than it writes.
+  void make_room(const std::vector<Change>& changes);
   std::optional<std::string> get(const std::string& key);
   // Entries whose keys start with `prefix`, in order of their keys.
   std::vector<std::pair<std::string, std::string>> scan(const std::string& prefix);
@@ -70,7 +72,7 @@ class LmdbFile {
   void close_environment() noexcept;
   void check_header();
   int try_to_write(const std::vector<Change>& changes);
-  int erase_when_full(const std::vector<Change>& changes);
+  int write_when_full(const std::vector<Change>& changes);
   [[noreturn]] void fail(const std::string& what, int error) const;
 
   const std::string path_;
@@ -92,6 +94,10 @@ void check_lmdb_file(int file, const std::string& path);
 // whatever is wrong with it (then nothing).
 std::optional<std::string> look_into_lmdb_file(const std::string& path, const std::string& kind,
                                                const std::string& key) noexcept;
+
+// The last key that begins so, in the same way.
+std::optional<std::string> last_key_in_lmdb_file(const std::string& path, const std::string& kind,
+                                                 const std::string& prefix) noexcept;
 
 // All of a file that an agent may be writing to: as it was at some moment, unless it writes a lot
 // meanwhile. Throws Error(failed).

@@ -13,6 +13,9 @@
 
 namespace tensorbus::bus {
 
+// What a session has had accepted last is shown by the key of that command, while the file has it,
+// else by the session's record: a command is journaled as one entry, and its session is written
+// only when the command goes before a later one came.
 class QueueJournal {
  public:
   static constexpr const char* kind = "command queue";
@@ -33,12 +36,12 @@ class QueueJournal {
   // With its commands; removes its semaphores from the system. Journaled like finish().
   void remove_session(std::uint64_t session);
 
-  // Journaled when it returns.
+  // Journaled when it returns, with the ends that cost nothing more.
   void accept(CommandId id, const Command& command, std::string_view bytes);
-  // Journaled by the next accept() or flush() that works.
+  // Journaled by flush() that works, or before.
   void finish(CommandId id);
   void flush();
-  bool flushed() const noexcept { return unwritten_.empty(); }
+  bool flushed() const noexcept { return unwritten_.empty() && over_.empty(); }
   bool holds(CommandId id) const { return positions_.contains(id); }
   QueueState state() const;
 
@@ -55,7 +58,10 @@ class QueueJournal {
     std::string context;
   };
   void restore();
-  // After what is over.
+  void restore_command(const std::string& key, const std::string& bytes);
+  void journal_accepted(CommandId id, std::string_view bytes);
+  bool is_last(CommandId id) const;
+  // After what is unwritten.
   void write(std::vector<LmdbFile::Change> changes);
 
   LmdbFile file_;
@@ -63,9 +69,13 @@ class QueueJournal {
   std::map<std::uint64_t, Entry> queue_;  // by position
   std::map<CommandId, std::uint64_t> positions_;
   std::uint64_t next_position_ = 0;
-  std::vector<LmdbFile::Change> unwritten_;          // what is over
+  std::set<CommandId> over_;                         // still in the file
+  std::vector<LmdbFile::Change> unwritten_;          // sessions and semaphores that are gone
   std::map<std::string, std::uint64_t> semaphores_;  // name -> session
 };
+
+// Whose command a key of the file names; nothing if it names none.
+std::optional<CommandId> command_of_key(std::string_view key) noexcept;
 
 // For a client whose agent has ended: the last command of this session that it had accepted.
 // Nothing if the file does not tell.

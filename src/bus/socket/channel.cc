@@ -7,14 +7,13 @@
 #include <algorithm>
 #include <array>
 #include <cerrno>
-#include <deque>
 #include <map>
 #include <vector>
 
 #include "base/clock.h"
 #include "base/log.h"
 #include "base/overloaded.h"
-#include "bus/files/queue_journal.h"
+#include "bus/socket/command_queue.h"
 #include "bus/socket/frame_socket.h"
 #include "bus/socket/protocol.h"
 #include "os/process/process.h"
@@ -29,8 +28,6 @@ constexpr Duration look_every = std::chrono::microseconds(100);
 // One client's messages per poll, so that a busy one does not keep the loop.
 constexpr int most_frames_at_once = 64;
 constexpr int most_accepted_at_once = 64;
-// Before the file is written again after it could not be.
-constexpr Duration between_writes = std::chrono::milliseconds(500);
 
 enum class Source : std::uint32_t { listener, socket, process };
 
@@ -47,18 +44,12 @@ struct Client {
   TimePoint lost_at = TimePoint::max();  // a missing one
 };
 
-struct Held {
-  std::uint64_t session = 0;
-  protocol::Submit submit;
-  std::vector<os::Fd> fds;
-};
-
 class SocketChannelEnd final : public SocketChannel {
  public:
   explicit SocketChannelEnd(const SocketChannelOptions& options)
       : options_(options),
         path_(socket_path(options.queue_path)),
-        journal_(options.queue_path, options.journal_bytes),
+        queue_(options, events_, [this](auto session, const auto& said) { tell(session, said); }),
         listener_(os::listen_unix_path(path_)),
         epoll_(::epoll_create1(EPOLL_CLOEXEC)) {
     if (!epoll_) os::throw_errno("epoll_create");
@@ -67,12 +58,12 @@ class SocketChannelEnd final : public SocketChannel {
   }
 
   ~SocketChannelEnd() override {
-    write_ends();
+    queue_.write_ends_now();
     ::unlink(path_.c_str());
   }
 
   std::span<const ChannelEvent> poll() override {
-    write_ends();
+    queue_.write_ends();
     if (shortage_.pause_is_over(now())) watch_listener(EPOLL_CTL_MOD, EPOLLIN);
     if (std::exchange(armed_, false) || now() >= next_look_) look_at_descriptors();
     drop_missing();
@@ -82,22 +73,8 @@ class SocketChannelEnd final : public SocketChannel {
     return polled_;
   }
 
-  void complete(CommandId id, const Outcome& outcome) override {
-    if (!journal_.holds(id)) return;
-    journal_.finish(id);
-    tell(id.session, protocol::Done{id.sequence, outcome});
-    admit_held();
-  }
-
-  void fail(const Status& why) noexcept override {
-    for (const Held& held : std::exchange(held_, {})) {
-      tell(held.session, protocol::Refused{held.submit.sequence, why});
-    }
-    events_.clear();
-    while (const std::optional<CommandId> first = journal_.state().first) {
-      complete(*first, {.status = why});
-    }
-  }
+  void complete(CommandId id, const Outcome& outcome) override { queue_.complete(id, outcome); }
+  void fail(const Status& why) noexcept override { queue_.fail(why); }
 
   void progress(CommandId id, std::int64_t done, std::int64_t total) noexcept override {
     Client* client = client_of(id.session);
@@ -106,31 +83,17 @@ class SocketChannelEnd final : public SocketChannel {
   }
 
   bool arm() override {
-    write_ends();
+    queue_.write_ends();
     armed_ = events_.empty() && ended_.empty();
     return armed_;
   }
   int fd() const noexcept override { return epoll_.get(); }
   TimePoint wake_at() const noexcept override {
-    return journal_.flushed() ? shortage_.until() : std::min(shortage_.until(), next_write_);
+    return std::min(shortage_.until(), queue_.write_at());
   }
-  void remove_at_close() noexcept override { journal_.remove_at_close(); }
+  void remove_at_close() noexcept override { queue_.journal().remove_at_close(); }
 
  private:
-  // After the clients were told: an end that is not written yet harms nobody. Whatever the next
-  // agent finds in the queue it only removes. While the file cannot be written, now and then.
-  void write_ends() noexcept {
-    if (journal_.flushed() || now() < next_write_) return;
-    try {
-      journal_.flush();
-      if (std::exchange(cannot_write_, false)) log::info("commands are journaled again");
-    } catch (const std::exception& error) {
-      next_write_ = now() + between_writes;
-      if (std::exchange(cannot_write_, true)) return;
-      log::error("{}; new commands are refused until that is over", error.what());
-    }
-  }
-
   void look_at_descriptors() {
     next_look_ = now() + look_every;
     std::array<epoll_event, 64> ready{};
@@ -184,7 +147,7 @@ class SocketChannelEnd final : public SocketChannel {
 
   void restore_sessions() {
     std::vector<std::uint64_t> dead;
-    for (const auto& [session, known] : journal_.sessions()) {
+    for (const auto& [session, known] : queue_.journal().sessions()) {
       if (!lives(known)) {
         dead.push_back(session);
         continue;
@@ -198,7 +161,7 @@ class SocketChannelEnd final : public SocketChannel {
       log::info("waiting for the client of process {} to come back", known.pid);
     }
     for (const std::uint64_t session : dead) {
-      journal_.remove_session(session);
+      queue_.end_session(session);
       events_.push_back(
           SessionLost{session, {Code::peer_lost, "its process ended while no agent ran"}});
     }
@@ -275,43 +238,27 @@ class SocketChannelEnd final : public SocketChannel {
     if (!std::holds_alternative<protocol::Hello>(message) && client.session == 0) {
       throw Error(Code::invalid_argument, "it did not say hello first");
     }
-    std::visit(
-        Overloaded{
-            [&](const protocol::Hello& hello) { greet(client, hello); },
-            [&](protocol::Submit& submit) {
-              admit({client.session, std::move(submit), std::move(fds)});
-            },
-            [&](const protocol::Withdraw& withdraw) { give_up(client.session, withdraw.sequence); },
-            [&](const protocol::Cancel& wish) { cancel(client.session, wish); },
-            [&](const protocol::Look& look) {
-              tell(client.session, protocol::Looked{look.request, journal_.state()});
-            },
-            [&](const protocol::GuardSemaphore& wish) { guard(client.session, wish); },
-            [&](const protocol::ReleaseSemaphore& release) {
-              journal_.release_semaphore(client.session, release.name);
-            },
-            [&](const protocol::Bye&) { end(client, {}); },
-        },
-        message);
-  }
-
-  void cancel(std::uint64_t session, const protocol::Cancel& wish) {
-    const CommandId id{session, wish.sequence};
-    if (journal_.holds(id)) {
-      events_.push_back(Cancelled{id, wish.reason});
-    } else {
-      give_up(session, wish.sequence);
-    }
-  }
-
-  void guard(std::uint64_t session, const protocol::GuardSemaphore& wish) {
-    Status status;
-    try {
-      journal_.guard_semaphore(session, wish.name);
-    } catch (...) {
-      status = current_exception_status();
-    }
-    tell(session, protocol::Guarded{wish.request, status});
+    std::visit(Overloaded{
+                   [&](const protocol::Hello& hello) { greet(client, hello); },
+                   [&](protocol::Submit& submit) {
+                     queue_.submit(client.session, std::move(submit), std::move(fds));
+                   },
+                   [&](const protocol::Withdraw& withdraw) {
+                     queue_.withdraw(client.session, withdraw.sequence);
+                   },
+                   [&](const protocol::Cancel& wish) { queue_.cancel(client.session, wish); },
+                   [&](const protocol::Look& look) {
+                     tell(client.session, protocol::Looked{look.request, queue_.journal().state()});
+                   },
+                   [&](const protocol::GuardSemaphore& wish) {
+                     queue_.guard_semaphore(client.session, wish);
+                   },
+                   [&](const protocol::ReleaseSemaphore& release) {
+                     queue_.journal().release_semaphore(client.session, release.name);
+                   },
+                   [&](const protocol::Bye&) { end(client, {}); },
+               },
+               message);
   }
 
   void greet(Client& client, const protocol::Hello& hello) {
@@ -339,9 +286,10 @@ class SocketChannelEnd final : public SocketChannel {
     if (client.session != 0 || hello.session == 0 || client_of(hello.session) != nullptr) {
       return reject("a session says hello once");
     }
-    const auto known = journal_.sessions().find(hello.session);
+    QueueJournal& journal = queue_.journal();
+    const auto known = journal.sessions().find(hello.session);
     QueueJournal::Session session;
-    if (known != journal_.sessions().end()) {
+    if (known != journal.sessions().end()) {
       session = known->second;
       take_place_of(sessions_.at(hello.session));
     } else {
@@ -349,7 +297,7 @@ class SocketChannelEnd final : public SocketChannel {
       if (client.pid > 0)
         session.start_time = os::process_start_time(static_cast<pid_t>(client.pid));
       try {
-        journal_.add_session(hello.session, session);
+        journal.add_session(hello.session, session);
       } catch (const Error& error) {
         return reject(error.what());
       }
@@ -358,75 +306,13 @@ class SocketChannelEnd final : public SocketChannel {
     sessions_[hello.session] = client.number;
     watch_process(client);
     log::info("process {} {}", session.pid,
-              known == journal_.sessions().end() ? "has connected" : "is served");
+              known == journal.sessions().end() ? "has connected" : "is served");
     tell(client.session, protocol::Welcome{::getpid(), session.last_accepted});
     events_.push_back(SessionUp{hello.session, session.pid});
   }
 
   // The one that was waited for is here, as another connection.
   void take_place_of(std::uint32_t number) { clients_.erase(number); }
-
-  void admit(Held held) {
-    if (journal_.state().size >= options_.capacity || waits(held.session)) {
-      held_.push_back(std::move(held));
-      return;
-    }
-    accept(std::move(held));
-  }
-
-  bool waits(std::uint64_t session) const {
-    return std::any_of(held_.begin(), held_.end(),
-                       [&](const Held& held) { return held.session == session; });
-  }
-
-  void admit_held() {
-    while (!held_.empty() && journal_.state().size < options_.capacity) {
-      Held held = std::move(held_.front());
-      held_.pop_front();
-      accept(std::move(held));
-    }
-  }
-
-  void accept(Held held) {
-    const CommandId id{held.session, held.submit.sequence};
-    const auto session = journal_.sessions().find(held.session);
-    if (session == journal_.sessions().end()) return;
-    // Sent again: it was accepted, and what came of it was or will be said.
-    if (id.sequence <= session->second.last_accepted) return;
-    try {
-      Submission submission{id, held.submit.command.open(),
-                            held.submit.time_left
-                                ? Deadline::after(Duration(*held.submit.time_left))
-                                : Deadline::never(),
-                            nullptr};
-      if (held.submit.loan) {
-        submission.loan = options_.open_loan({std::move(*held.submit.loan), std::move(held.fds)});
-      }
-      journal_.accept(id, submission.command, held.submit.command.bytes());
-      if (!held.submit.quiet) tell(id.session, protocol::Accepted{id.sequence});
-      events_.push_back(std::move(submission));
-    } catch (...) {
-      tell(id.session, protocol::Refused{id.sequence, current_exception_status()});
-    }
-  }
-
-  void give_up(std::uint64_t session, std::uint64_t sequence) {
-    const auto found = std::find_if(held_.begin(), held_.end(), [&](const Held& held) {
-      return held.session == session && held.submit.sequence == sequence;
-    });
-    if (found == held_.end()) {
-      // Unless it is over, which was said then.
-      if (journal_.holds({session, sequence})) tell(session, protocol::Accepted{sequence});
-      return;
-    }
-    held_.erase(found);
-    tell(session, protocol::Refused{
-                      sequence,
-                      {Code::queue_full,
-                       fmt::format("the agent's queue holds {} commands that are not over; wait "
-                                   "for some of them before the next",
-                                   options_.capacity)}});
-  }
 
   void tell(std::uint64_t session, const protocol::FromAgent& message) noexcept {
     Client* client = client_of(session);
@@ -475,8 +361,7 @@ class SocketChannelEnd final : public SocketChannel {
       if (found == clients_.end()) continue;
       const Client& client = *found->second;
       if (client.session != 0) {
-        std::erase_if(held_, [&](const Held& held) { return held.session == client.session; });
-        journal_.remove_session(client.session);
+        queue_.end_session(client.session);
         sessions_.erase(client.session);
         log::info("process {} has {}", client.pid,
                   client.reason.ok() ? "closed its client" : "gone: " + client.reason.message);
@@ -486,27 +371,24 @@ class SocketChannelEnd final : public SocketChannel {
     }
     if (!ended_.empty()) {
       ended_.clear();
-      admit_held();
+      queue_.admit_held();
     }
   }
 
   const SocketChannelOptions options_;
   const std::string path_;
-  QueueJournal journal_;
+  std::vector<ChannelEvent> events_;  // for the next poll(): complete() makes some, too
+  CommandQueue queue_;
   os::Fd listener_;
   os::Shortage shortage_{"the agent"};
   os::Fd epoll_;
   std::map<std::uint32_t, std::unique_ptr<Client>> clients_;
   std::uint32_t last_number_ = 0;
   std::map<std::uint64_t, std::uint32_t> sessions_;  // session -> client
-  std::deque<Held> held_;                            // the queue is full
   std::vector<std::uint32_t> ended_;
-  std::vector<ChannelEvent> events_;  // for the next poll(): complete() makes some, too
   std::vector<ChannelEvent> polled_;
   bool armed_ = false;
   TimePoint next_look_{};
-  TimePoint next_write_{};
-  bool cannot_write_ = false;
 };
 
 }  // namespace

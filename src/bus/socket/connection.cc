@@ -1,31 +1,23 @@
 #include "bus/socket/connection.h"
 
 #include <fmt/format.h>
-#include <sys/prctl.h>
-#include <sys/socket.h>
-#include <unistd.h>
 
-#include <algorithm>
 #include <atomic>
-#include <cerrno>
 #include <condition_variable>
-#include <cstring>
 #include <map>
 #include <mutex>
-#include <set>
 #include <thread>
 #include <utility>
 #include <vector>
 
 #include "base/log.h"
+#include "base/mutex.h"
 #include "base/overloaded.h"
 #include "base/secret.h"
 #include "base/waiting.h"
-#include "bus/channel/pending_command.h"
 #include "bus/files/queue_journal.h"
-#include "bus/socket/frame_socket.h"
-#include "bus/socket/greeting.h"
-#include "bus/socket/protocol.h"
+#include "bus/socket/agent_line.h"
+#include "bus/socket/submitted.h"
 #include "os/io/poll.h"
 #include "os/process/fork.h"
 
@@ -34,22 +26,6 @@ namespace {
 
 // How long an agent may take to say whether it had accepted something that is withdrawn.
 constexpr Duration withdraw_time = std::chrono::seconds(1);
-
-// A submitted command until its outcome.
-struct Submitted {
-  enum class State : std::uint8_t { submitted, accepted, refused };
-
-  Command command;
-  std::shared_ptr<Loan> loan;
-  Deadline deadline = Deadline::never();
-  bool quiet = false;          // the agent says nothing before the outcome
-  std::uint64_t sequence = 0;  // with the agent that there is now
-  std::shared_ptr<PendingCommand> pending;
-  State state = State::submitted;
-  Status refusal;
-  bool abandoned = false;  // nobody waits for its acceptance: cancel it then
-  bool closed = false;  // a registration that was closed since: not made again with another agent
-};
 
 struct Question {
   bool answered = false;
@@ -62,9 +38,9 @@ class SocketConnection final : public Connection,
  public:
   SocketConnection(SocketConnectionOptions options, Deadline deadline)
       : options_(std::move(options)), session_(random_number()) {
-    Greeted agent = greet_agent(options_, session_, wake_, closed_, false, deadline);
-    const std::lock_guard lock(mutex_);
-    adopt(std::move(agent));
+    Greeted agent = greet_agent(options_, session_, line_.wake(), closed_, false, deadline);
+    const Lock lock(mutex_);
+    line_.adopt(std::move(agent));
   }
 
   // Not in the constructor: cancellations refer to this object weakly.
@@ -90,9 +66,10 @@ class SocketConnection final : public Connection,
   std::shared_ptr<Pending> submit(const Command& command, std::shared_ptr<Loan> loan,
                                   Deadline command_deadline, Deadline accept_deadline) override {
     os::check_not_forked(made_in_, "client");
-    std::unique_lock lock(mutex_);
+    Lock lock(mutex_);
     if (closed_) throw Error(Code::failed, "this client is closed");
-    if (const auto* close = std::get_if<CloseBatch>(&command)) forget(close->registration);
+    if (const auto* close = std::get_if<CloseBatch>(&command))
+      commands_.forget(close->registration);
     const auto entry = std::make_shared<Submitted>();
     entry->command = command;
     entry->loan = std::move(loan);
@@ -109,7 +86,7 @@ class SocketConnection final : public Connection,
 
   std::shared_ptr<Pending> begin(const Command& command, Deadline deadline) override {
     os::check_not_forked(made_in_, "client");
-    const std::lock_guard lock(mutex_);
+    const Lock lock(mutex_);
     if (closed_) throw Error(Code::failed, "this client is closed");
     const auto entry = std::make_shared<Submitted>();
     entry->command = command;
@@ -120,15 +97,11 @@ class SocketConnection final : public Connection,
   }
 
   bool withdraw(Pending& pending) override {
-    std::shared_ptr<Submitted> entry;
+    SubmittedPtr entry;
     try {
-      std::unique_lock lock(mutex_);
-      const auto found = std::find_if(entries_.begin(), entries_.end(), [&](const auto& each) {
-        return each.second->pending.get() == &pending;
-      });
-      if (found == entries_.end() || found->second->state != Submitted::State::submitted)
-        return true;
-      entry = found->second;
+      Lock lock(mutex_);
+      entry = commands_.find(pending);
+      if (entry == nullptr || entry->state != Submitted::State::submitted) return true;
       withdraw(lock, entry, Error(Code::timeout, "the agent has not answered"));
       return true;
     } catch (const Error& error) {
@@ -139,13 +112,14 @@ class SocketConnection final : public Connection,
 
   std::shared_ptr<Pending> post(const Command& command) noexcept override {
     if (made_in_ != os::fork_generation()) return nullptr;
-    const std::lock_guard lock(mutex_);
+    const Lock lock(mutex_);
     if (closed_) return nullptr;
-    if (const auto* close = std::get_if<CloseBatch>(&command)) forget(close->registration);
+    if (const auto* close = std::get_if<CloseBatch>(&command))
+      commands_.forget(close->registration);
     const auto entry = std::make_shared<Submitted>();
     entry->command = command;
     enter(entry);
-    if (socket_ != nullptr) wake_.signal();  // nobody waits for it
+    if (line_.up()) line_.wake().signal();  // nobody waits for it
     return entry->pending;
   }
 
@@ -164,70 +138,41 @@ class SocketConnection final : public Connection,
   }
 
   void release_semaphore(const std::string& name) noexcept override {
-    const std::lock_guard lock(mutex_);
-    send(protocol::ReleaseSemaphore{name});
+    const Lock lock(mutex_);
+    line_.send(protocol::ReleaseSemaphore{name});
   }
 
-  std::int64_t agent_pid() const noexcept override { return agent_pid_.load(); }
+  std::int64_t agent_pid() const noexcept override { return line_.agent_pid(); }
 
   void close() noexcept override {
     if (made_in_ != os::fork_generation()) return;
-    std::map<std::uint64_t, std::shared_ptr<Submitted>> orphans;
+    const Status reason{Code::cancelled, "the client was closed"};
+    std::vector<SubmittedPtr> orphans;
     {
-      const std::lock_guard lock(mutex_);
+      const Lock lock(mutex_);
       if (closed_.exchange(true)) return;
-      send(protocol::Bye{});
-      drop_socket();
-      orphans.swap(entries_);
-      registrations_.clear();
-      for (const auto& [sequence, entry] : orphans) {
-        if (entry->state != Submitted::State::submitted) continue;
-        entry->state = Submitted::State::refused;
-        entry->refusal = {Code::cancelled, "the client was closed"};
-      }
+      line_.send(protocol::Bye{});
+      line_.drop();
+      orphans = commands_.close(reason);
       changed_.notify_all();
-      wake_.signal();
+      line_.wake().signal();
     }
-    for (const auto& [sequence, entry] : orphans) {
-      entry->pending->complete({.status = {Code::cancelled, "the client was closed"}});
-    }
+    for (const SubmittedPtr& entry : orphans) entry->pending->complete({.status = reason});
   }
 
  private:
-  // --- connecting ---------------------------------------------------------------------------
-
-  // Under the mutex, as everything below.
-  void adopt(Greeted agent) {
-    agent_pid_ = agent.welcome.pid;
-#ifdef PR_SET_PTRACER
-    // Where Yama asks for it: this agent may read our memory. Elsewhere there is no such call.
-    if (agent_pid_ > 0) ::prctl(PR_SET_PTRACER, agent_pid_.load(), 0, 0, 0);
-#endif
-    socket_ = std::move(agent.socket);
-    os::close_in_children(socket_->socket().get());
-  }
-
-  void drop_socket() noexcept {
-    if (socket_ == nullptr) return;
-    os::forget_in_children(socket_->socket().get());
-    // Whoever polls it wakes up, and holds it until then.
-    ::shutdown(socket_->socket().get(), SHUT_RDWR);
-    socket_.reset();
-  }
-
   Error unreachable(const std::string& found) const { return unreachable_agent(options_, found); }
 
   // --- under the mutex ----------------------------------------------------------------------
 
   // For the first time, or with an agent that has come back.
-  void enter(const std::shared_ptr<Submitted>& entry) {
-    entry->sequence = ++sequence_;
+  void enter(const SubmittedPtr& entry) REQUIRES(mutex_) {
+    commands_.enter(entry);
     if (entry->pending == nullptr) entry->pending = make_pending(entry);
-    entries_[entry->sequence] = entry;
-    send_entry(entry->sequence, *entry);
+    send_entry(*entry);
   }
 
-  std::shared_ptr<PendingCommand> make_pending(const std::shared_ptr<Submitted>& entry) {
+  std::shared_ptr<PendingCommand> make_pending(const SubmittedPtr& entry) {
     const std::weak_ptr<SocketConnection> connection = weak_from_this();
     const std::weak_ptr<Submitted> weak = entry;
     return std::make_shared<PendingCommand>(
@@ -244,10 +189,10 @@ class SocketConnection final : public Connection,
         });
   }
 
-  void send_entry(std::uint64_t sequence, Submitted& entry) {
-    if (socket_ == nullptr) return;
+  void send_entry(Submitted& entry) REQUIRES(mutex_) {
+    if (!line_.up()) return;
     protocol::Submit submit;
-    submit.sequence = sequence;
+    submit.sequence = entry.sequence;
     submit.command = wire::Sealed<Command>(entry.command);
     submit.quiet = entry.quiet;
     if (!entry.deadline.is_never()) submit.time_left = entry.deadline.remaining().count();
@@ -256,35 +201,18 @@ class SocketConnection final : public Connection,
       try {
         offered = options_.offer(*entry.loan);
       } catch (const Error& error) {
-        refuse(sequence, entry, error.status());
+        commands_.refuse(entry, error.status());
+        changed_.notify_all();
         return;
       }
       submit.loan = offered.bytes;
     }
-    send(std::move(submit), std::move(offered.fds));
-  }
-
-  void refuse(std::uint64_t sequence, Submitted& entry, const Status& reason) {
-    entry.state = Submitted::State::refused;
-    entry.refusal = reason;
-    entries_.erase(sequence);
-    changed_.notify_all();
-  }
-
-  void send(const protocol::FromClient& message, std::vector<os::Fd> fds = {}) noexcept {
-    if (socket_ == nullptr) return;
-    try {
-      socket_->send({protocol::encode(message), std::move(fds)});
-      if (socket_->wants_write() || socket_->closed()) wake_.signal();
-    } catch (const std::exception& error) {
-      log::warn("agent {}: {}", options_.rank, error.what());
-      drop_socket();
-      wake_.signal();
-    }
+    line_.send(std::move(submit), std::move(offered.fds));
   }
 
   template <typename Condition>
-  void await(std::unique_lock<std::mutex>& lock, Deadline deadline, Condition condition) {
+  void await(std::unique_lock<std::mutex>& lock, Deadline deadline, Condition condition)
+      REQUIRES(mutex_) {
     Waiting waiting(lock, deadline);
     while (!condition()) {
       if (!deadline.expired() && listen(lock, deadline, condition)) continue;
@@ -296,12 +224,13 @@ class SocketConnection final : public Connection,
   // that wake up. The thread of this connection does it when nobody waits. False: somebody else
   // does, or there is no agent.
   template <typename Condition>
-  bool listen(std::unique_lock<std::mutex>& lock, Deadline deadline, Condition condition) {
-    if (listening_ || socket_ == nullptr) return false;
+  bool listen(std::unique_lock<std::mutex>& lock, Deadline deadline, Condition condition)
+      REQUIRES(mutex_) {
+    if (listening_ || !line_.up()) return false;
     listening_ = true;
     try {
-      while (socket_ != nullptr && !condition() && !deadline.expired()) {
-        const std::shared_ptr<FrameSocket> socket = socket_;
+      while (line_.up() && !condition() && !deadline.expired()) {
+        const std::shared_ptr<FrameSocket> socket = line_.socket();
         const int out = socket->wants_write() ? POLLOUT : 0;
         pollfd ready{socket->socket().get(), static_cast<short>(POLLIN | out), 0};
         {
@@ -318,21 +247,21 @@ class SocketConnection final : public Connection,
     return true;
   }
 
-  void stop_listening() noexcept {
+  void stop_listening() noexcept REQUIRES(mutex_) {
     listening_ = false;
-    if (socket_ != nullptr && thread_has_work()) wake_.signal();
+    if (line_.up() && thread_has_work()) line_.wake().signal();
   }
 
-  bool thread_has_work() const noexcept {
-    return !listening_ && (!entries_.empty() || !requests_.empty());
+  bool thread_has_work() const noexcept REQUIRES(mutex_) {
+    return !listening_ && (!commands_.empty() || !requests_.empty());
   }
 
   // The caller gives up. Returns if the command turns out to be accepted after all.
-  void withdraw(std::unique_lock<std::mutex>& lock, const std::shared_ptr<Submitted>& entry,
-                const Error& why) {
+  void withdraw(std::unique_lock<std::mutex>& lock, const SubmittedPtr& entry, const Error& why)
+      REQUIRES(mutex_) {
     const auto answered = [&] { return entry->state != Submitted::State::submitted; };
-    if (socket_ != nullptr) {
-      send(protocol::Withdraw{entry->sequence});
+    if (line_.up()) {
+      line_.send(protocol::Withdraw{entry->sequence});
       if (why.code() == Code::timeout) {
         try {
           await(lock, Deadline::after(withdraw_time), answered);
@@ -343,27 +272,27 @@ class SocketConnection final : public Connection,
       }
       entry->abandoned = true;
     } else {
-      entries_.erase(entry->sequence);
+      commands_.erase(entry->sequence);
     }
     if (why.code() == Code::interrupted) throw why;
     lock.unlock();
-    throw unreachable(
-        agent_pid_ > 0 ? fmt::format("process {} has accepted nothing in time", agent_pid_.load())
-                       : "it has ended");
+    throw unreachable(agent_pid() > 0
+                          ? fmt::format("process {} has accepted nothing in time", agent_pid())
+                          : "it has ended");
   }
 
   template <typename Make>
   std::shared_ptr<Question> ask(Make make, Deadline deadline) {
     os::check_not_forked(made_in_, "client");
-    std::unique_lock lock(mutex_);
+    Lock lock(mutex_);
     if (closed_) throw Error(Code::failed, "this client is closed");
     const std::uint64_t number = ++requests_made_;
     const auto request = std::make_shared<Question>();
     requests_[number] = request;
-    if (socket_ == nullptr) request->status = {Code::unreachable, "its agent has ended"};
-    send(make(number));
+    if (!line_.up()) request->status = {Code::unreachable, "its agent has ended"};
+    line_.send(make(number));
     try {
-      await(lock, deadline, [&] { return request->answered || closed_ || socket_ == nullptr; });
+      await(lock, deadline, [&] { return request->answered || closed_ || !line_.up(); });
     } catch (const Error&) {
       requests_.erase(number);
       throw;
@@ -377,15 +306,17 @@ class SocketConnection final : public Connection,
   }
 
   void cancel(const Submitted& entry, const Status& reason) {
-    const std::lock_guard lock(mutex_);
-    if (entries_.contains(entry.sequence)) send(protocol::Cancel{entry.sequence, reason});
+    const Lock lock(mutex_);
+    if (commands_.contains(entry.sequence)) line_.send(protocol::Cancel{entry.sequence, reason});
   }
 
   bool listen(const PendingCommand& pending, const Submitted& entry, Deadline deadline) {
     if (made_in_ != os::fork_generation()) return false;
-    std::unique_lock lock(mutex_);
+    Lock lock(mutex_);
     // Whoever has taken in its outcome completes it next.
-    const auto told = [&] { return pending.done() || !entries_.contains(entry.sequence); };
+    const auto told = [&]() REQUIRES(mutex_) {
+      return pending.done() || !commands_.contains(entry.sequence);
+    };
     return !told() && listen(lock, deadline, told);
   }
 
@@ -396,18 +327,18 @@ class SocketConnection final : public Connection,
     const std::shared_ptr<const bool> gone = gone_;
     while (!*gone) {
       std::shared_ptr<FrameSocket> socket;
-      pollfd ready[] = {{-1, 0, 0}, {wake_.get(), POLLIN, 0}};
+      pollfd ready[] = {{-1, 0, 0}, {line_.wake().get(), POLLIN, 0}};
       {
-        const std::lock_guard lock(mutex_);
+        const Lock lock(mutex_);
         if (closed_) return;
-        socket = socket_;
+        socket = line_.socket();
         if (socket != nullptr) {
           // The end of the agent is told in any case.
           const int in = thread_has_work() ? POLLIN : 0;
           const int out = socket->wants_write() ? POLLOUT : 0;
           ready[0] = {socket->socket().get(), static_cast<short>(in | out), 0};
         } else {
-          wake_.drain();  // from here on only close() ends the greeting
+          line_.wake().drain();  // from here on only close() ends the greeting
         }
       }
       if (socket == nullptr) {
@@ -415,43 +346,26 @@ class SocketConnection final : public Connection,
         continue;
       }
       ::poll(ready, 2, -1);
-      if (ready[1].revents != 0) wake_.drain();
-      std::unique_lock lock(mutex_);
-      if (socket_ != socket) continue;
+      if (ready[1].revents != 0) line_.wake().drain();
+      Lock lock(mutex_);
+      if (line_.socket() != socket) continue;
       const bool ended = (ready[0].revents & (POLLHUP | POLLERR)) != 0;
       if (!listening_ || ended) {
         take_in(lock);
       } else if (socket->wants_write()) {
-        flush();  // what comes in belongs to whoever listens
+        line_.flush();  // what comes in belongs to whoever listens
       }
     }
   }
 
-  void flush() noexcept {
-    try {
-      socket_->flush();
-    } catch (const std::exception& error) {
-      log::warn("agent {}: {}", options_.rank, error.what());
-      drop_socket();
-    }
-  }
+  using Over = SubmittedCommands::Over;
 
-  using Over = std::vector<std::pair<std::shared_ptr<PendingCommand>, Outcome>>;
-
-  void take_in(std::unique_lock<std::mutex>& lock) {
-    if (socket_ == nullptr) return;
+  void take_in(std::unique_lock<std::mutex>& lock) REQUIRES(mutex_) {
+    if (!line_.up()) return;
     Over over;
-    try {
-      socket_->flush();
-      while (std::optional<Frame> frame = socket_->receive()) {
-        handle(protocol::decode_from_agent(frame->bytes), over);
-      }
-    } catch (const std::exception& error) {
-      log::warn("agent {} is left: {}", options_.rank, error.what());
-      drop_socket();
-    }
-    if (socket_ != nullptr && socket_->closed()) drop_socket();
-    if (socket_ == nullptr && !closed_) agent_ended(over);
+    line_.receive([&](protocol::FromAgent message)
+                      REQUIRES(mutex_) { handle(std::move(message), over); });
+    if (!line_.up() && !closed_) agent_ended(over);
     if (over.empty()) return;
     // Their calls may submit again.
     lock.unlock();
@@ -459,15 +373,20 @@ class SocketConnection final : public Connection,
     lock.lock();
   }
 
-  void handle(protocol::FromAgent message, Over& over) {
+  void handle(protocol::FromAgent message, Over& over) REQUIRES(mutex_) {
     std::visit(
         Overloaded{
-            [&](const protocol::Accepted& accepted) { take(accepted); },
-            [&](const protocol::Refused& refused) { take(refused, over); },
-            [&](protocol::Done& done) { take(done, over); },
-            [&](const protocol::Progress& progress) { take(progress); },
-            [&](const protocol::Looked& looked) { answer(looked.request, looked.state, {}); },
-            [&](const protocol::Guarded& guarded) { answer(guarded.request, {}, guarded.status); },
+            [&](const protocol::Accepted& accepted) REQUIRES(mutex_) { take(accepted); },
+            [&](const protocol::Refused& refused) REQUIRES(mutex_) {
+              commands_.take(refused, over);
+              changed_.notify_all();
+            },
+            [&](protocol::Done& done) REQUIRES(mutex_) { commands_.take(done, over); },
+            [&](const protocol::Progress& progress) REQUIRES(mutex_) { commands_.take(progress); },
+            [&](const protocol::Looked& looked)
+                REQUIRES(mutex_) { answer(looked.request, looked.state, {}); },
+            [&](const protocol::Guarded& guarded)
+                REQUIRES(mutex_) { answer(guarded.request, {}, guarded.status); },
             [](const OneOf<protocol::Welcome, protocol::Rejected> auto&) {
               throw Error(Code::failed, "it greets twice");
             },
@@ -475,39 +394,18 @@ class SocketConnection final : public Connection,
         message);
   }
 
-  void take(const protocol::Accepted& accepted) {
-    const auto found = entries_.find(accepted.sequence);
-    if (found == entries_.end()) return;
-    found->second->state = Submitted::State::accepted;
-    if (found->second->abandoned) {
-      send(protocol::Cancel{accepted.sequence, {Code::cancelled, "its caller has given up"}});
+  void take(const protocol::Accepted& accepted) REQUIRES(mutex_) {
+    const SubmittedPtr entry = commands_.find(accepted.sequence);
+    if (entry == nullptr) return;
+    entry->state = Submitted::State::accepted;
+    if (entry->abandoned) {
+      line_.send(protocol::Cancel{accepted.sequence, {Code::cancelled, "its caller has given up"}});
     }
     changed_.notify_all();
   }
 
-  void take(const protocol::Refused& refused, Over& over) {
-    const auto found = entries_.find(refused.sequence);
-    if (found == entries_.end()) return;
-    const std::shared_ptr<Submitted> entry = found->second;
-    refuse(refused.sequence, *entry, refused.reason);
-    over.emplace_back(entry->pending, Outcome{.status = refused.reason});
-  }
-
-  void take(protocol::Done& done, Over& over) {
-    const auto found = entries_.find(done.sequence);
-    if (found == entries_.end()) return;
-    found->second->state = Submitted::State::accepted;
-    remember(*found->second, done.outcome);
-    over.emplace_back(found->second->pending, std::move(done.outcome));
-    entries_.erase(found);
-  }
-
-  void take(const protocol::Progress& progress) {
-    const auto found = entries_.find(progress.sequence);
-    if (found != entries_.end()) found->second->pending->progress(progress.done, progress.total);
-  }
-
-  void answer(std::uint64_t number, const QueueState& queue, const Status& status) {
+  void answer(std::uint64_t number, const QueueState& queue, const Status& status)
+      REQUIRES(mutex_) {
     const auto found = requests_.find(number);
     if (found == requests_.end()) return;
     found->second->queue = queue;
@@ -516,111 +414,78 @@ class SocketConnection final : public Connection,
     changed_.notify_all();
   }
 
-  // Registrations are made again with an agent that replaces this one.
-  void remember(const Submitted& entry, const Outcome& outcome) {
-    const auto* batch = std::get_if<RegisterBatch>(&entry.command);
-    if (batch == nullptr || !outcome.status.ok() || entry.closed) return;
-    registrations_[batch->registration] = {entry.command, entry.loan};
-  }
-
-  // Also one that is just being made again with an agent that has come back.
-  void forget(std::uint64_t registration) {
-    registrations_.erase(registration);
-    for (const auto& [sequence, entry] : entries_) {
-      const auto* batch = std::get_if<RegisterBatch>(&entry->command);
-      if (batch != nullptr && batch->registration == registration) entry->closed = true;
-    }
-  }
-
   Outcome ended_with_agent(const Submitted& entry) const {
     return {.status = {Code::unreachable,
                        fmt::format("{}: agent {} (process {}) ended before it was over; what it "
                                    "has moved is not known. It can be tried again when the agent "
                                    "is back",
-                                   describe(entry.command), options_.rank, agent_pid_.load())}};
+                                   describe(entry.command), options_.rank, agent_pid())}};
   }
 
-  void agent_ended(Over& over) {
-    log::warn("agent {} (process {}) has ended; waiting for another", options_.rank,
-              agent_pid_.load());
+  void agent_ended(Over& over) REQUIRES(mutex_) {
+    log::warn("agent {} (process {}) has ended; waiting for another", options_.rank, agent_pid());
     // What it had no time to say is in its journal.
-    const std::uint64_t accepted = last_accepted(options_.queue_path, session_).value_or(0);
-    for (auto at = entries_.begin(); at != entries_.end();) {
-      if (at->second->state != Submitted::State::accepted && at->first > accepted) {
-        ++at;
-        continue;
-      }
-      at->second->state = Submitted::State::accepted;
-      over.emplace_back(at->second->pending, ended_with_agent(*at->second));
-      at = entries_.erase(at);
-    }
+    end_accepted(last_accepted(options_.queue_path, session_).value_or(0), over);
     changed_.notify_all();
+  }
+
+  void end_accepted(std::uint64_t last, Over& over) REQUIRES(mutex_) {
+    for (const SubmittedPtr& entry : commands_.take_accepted(last)) {
+      over.emplace_back(entry->pending, ended_with_agent(*entry));
+    }
   }
 
   void come_back() {
     Greeted agent;
     try {
-      agent = greet_agent(options_, session_, wake_, closed_, true, Deadline::never());
+      agent = greet_agent(options_, session_, line_.wake(), closed_, true, Deadline::never());
     } catch (const Error& error) {
       if (!closed_) log::warn("{}", error.what());
       return;
     }
     Over over;
     {
-      const std::lock_guard lock(mutex_);
+      const Lock lock(mutex_);
       if (closed_) return;
-      const protocol::Welcome welcome = agent.welcome;
-      log::info("agent {} is back as process {}", options_.rank, welcome.pid);
-      // In one go: what another thread submits meanwhile would be sent twice.
-      adopt(std::move(agent));
-      std::map<std::uint64_t, std::shared_ptr<Submitted>> unanswered;
-      unanswered.swap(entries_);
-      sequence_ = std::max(sequence_, welcome.last_accepted);
-      for (const auto& [number, registration] : registrations_) {
-        const auto entry = std::make_shared<Submitted>();
-        entry->command = registration.command;
-        entry->loan = registration.loan;
-        enter(entry);
-        entry->pending->on_done([pending = entry->pending.get(), rank = options_.rank] {
-          const Status& status = pending->wait(Deadline::never()).status;
-          if (!status.ok()) log::error("agent {}: {}", rank, status.message);
-        });
-      }
-      for (const auto& [sequence, entry] : unanswered) {
-        if (sequence <= welcome.last_accepted) {
-          // The last agent had accepted it and could not say so.
-          entry->state = Submitted::State::accepted;
-          over.emplace_back(entry->pending, ended_with_agent(*entry));
-        } else if (!entry->abandoned) {
-          enter(entry);
-        }
-      }
+      start_again(std::move(agent), over);
       changed_.notify_all();
     }
     for (auto& [pending, outcome] : over) pending->complete(std::move(outcome));
   }
 
-  struct Registration {
-    Command command;
-    std::shared_ptr<Loan> loan;
-  };
+  // In one go: what another thread submits meanwhile would be sent twice.
+  void start_again(Greeted agent, Over& over) REQUIRES(mutex_) {
+    const protocol::Welcome welcome = agent.welcome;
+    log::info("agent {} is back as process {}", options_.rank, welcome.pid);
+    line_.adopt(std::move(agent));
+    // The last agent had accepted some and could not say so.
+    end_accepted(welcome.last_accepted, over);
+    for (const SubmittedPtr& entry : commands_.start_again(welcome.last_accepted)) {
+      const bool nobody_waits = entry->pending == nullptr;
+      enter(entry);
+      if (nobody_waits) log_failure(*entry->pending);
+    }
+  }
+
+  void log_failure(PendingCommand& registration) const {
+    registration.on_done([&registration, rank = options_.rank] {
+      const Status& status = registration.wait(Deadline::never()).status;
+      if (!status.ok()) log::error("agent {}: {}", rank, status.message);
+    });
+  }
 
   const SocketConnectionOptions options_;
   const std::uint64_t session_;
   const unsigned made_in_ = os::fork_generation();
-  std::atomic<std::int64_t> agent_pid_{0};
-  os::EventFd wake_;
+  AgentLine line_{options_.rank};
 
-  std::mutex mutex_;
+  Mutex mutex_;
   std::condition_variable changed_;
   std::atomic<bool> closed_{false};
-  std::shared_ptr<FrameSocket> socket_;
-  bool listening_ = false;  // a caller does, so that the thread need not
-  std::uint64_t sequence_ = 0;
-  std::map<std::uint64_t, std::shared_ptr<Submitted>> entries_;
-  std::map<std::uint64_t, Registration> registrations_;
-  std::uint64_t requests_made_ = 0;
-  std::map<std::uint64_t, std::shared_ptr<Question>> requests_;
+  bool listening_ GUARDED_BY(mutex_) = false;  // a caller does, so that the thread need not
+  SubmittedCommands commands_ GUARDED_BY(mutex_);
+  std::uint64_t requests_made_ GUARDED_BY(mutex_) = 0;
+  std::map<std::uint64_t, std::shared_ptr<Question>> requests_ GUARDED_BY(mutex_);
   const std::shared_ptr<bool> gone_ = std::make_shared<bool>(false);  // of the thread alone
   std::thread thread_;
 };
