@@ -30,7 +30,9 @@ class Pool;
 }
 
 struct BusOptions {
-  Rank rank = 0;  // unique among the agents of the namespace
+  // Unique among the agents of the namespace. Nothing: one that is free, from 1,000 on; not for
+  // sides whose ranks fill a mesh in ascending order.
+  std::optional<Rank> rank{};
   std::string space = "default";
   std::string bind{};  // an address of this machine that other hosts reach; empty: this host only
   std::uint16_t first_port = 0;  // that it may listen on there; both 0: as TENSORBUS_PORTS says
@@ -114,6 +116,8 @@ class Bus {
   ~Bus();
   Bus(const Bus&) = delete;
   Bus& operator=(const Bus&) = delete;
+
+  Rank rank() const;
 
   // Memory that ranks of this host map instead of copying it twice.
   std::shared_ptr<std::byte> allocate(std::size_t bytes);

@@ -24,6 +24,7 @@ Agent::Agent(AgentParts parts, AgentOptions options)
       connections_(parts_.fabric, parts_.secret),
       context_{options_.rank, parts_.fabric,  connections_,  operations_,   parts_.directory,
                catalog_,      parts_.channel, parts_.random, parts_.reached},
+      shelves_(context_),
       incarnation_(parts_.random()) {
   context_.at(Step::started);
   publish_self();
@@ -63,6 +64,7 @@ void Agent::step(TimePoint now) {
     each = batches_.erase(each);
   }
   for (const auto& batch : ending_) batch->step();
+  shelves_.step();
   std::erase_if(ending_, [](const auto& batch) { return batch->over(); });
   announce_batches();
   if (now >= next_beat_) beat();
@@ -130,6 +132,10 @@ void Agent::dispatch(const Submission& submission) {
                    [&](const InitPair& pair) { init_pair(submission, pair); },
                    [&](const RegisterBatch& batch) { register_batch(submission, batch); },
                    [&](const Transfer& moved) { transfer(submission, moved); },
+                   [&](const Publish& command) { publish(submission, command); },
+                   [&](const Shelve& command) { shelve(submission, command); },
+                   [&](const Pull& command) { pull(submission, command); },
+                   [&](const QueryNewest& asked) { query_newest(submission, asked); },
                    [&](const QuerySignal& asked) { query(submission, asked); },
                    [&](const QueryVersions& asked) { query_versions(submission, asked); },
                    [&](const CloseBatch& closed) { close_batch(submission, closed); },
@@ -196,6 +202,7 @@ void Agent::record_changed(const Changed& changed) {
           [&](const CallerKey&) { admit(changed); }, [&](const PairKey&) { changed_pairs_ = true; },
           [&](const BatchKey& batch) { changed_.insert(batch.batch); },
           [&](const GenerationKey& generation) { update_batches({generation.batch}); },
+          [&](const ShelfKey& shelf) { changed_.insert(shelf.batch.batch); },
           [](const VersionKey&) {},  // read from the catalog when somebody asks
       },
       *key);
@@ -230,7 +237,7 @@ void Agent::record_refused(const Refused& refused) {
                    if (found != batches_.end()) found->second->fail_registration(why, false);
                  },
                  // No command waits for these.
-                 [](const OneOf<AgentKey, CallerKey, GenerationKey, VersionKey> auto&) {},
+                 [](const OneOf<AgentKey, CallerKey, GenerationKey, VersionKey, ShelfKey> auto&) {},
              },
              *key);
 }
@@ -242,6 +249,7 @@ void Agent::take(const fabric::Event& event) {
                  [&](const fabric::PeerUp& up) {
                    const PeerConnectionPtr connection = connections_.on_up(up);
                    for (const auto& [key, batch] : batches_) batch->exchange().on_up(connection);
+                   shelves_.on_up(connection);
                  },
                  [&](const fabric::PeerLost& lost) { peer_lost(lost); },
              },
@@ -257,6 +265,7 @@ void Agent::take_message(const fabric::Message& message) {
              to_string(connection->peer()->identity()));
   const auto pass_on = [&] {
     for (const auto& [key, batch] : batches_) batch->exchange().on_message(connection, said);
+    shelves_.on_message(connection, said);
   };
   std::visit(Overloaded{
                  [&](const OneOf<Subscribe, Follow> auto&) { take_subscribe(connection, said); },
@@ -266,9 +275,10 @@ void Agent::take_message(const fabric::Message& message) {
                    });
                    pass_on();
                  },
-                 [&](const OneOf<Join, Start, Look, Moved> auto&) { pass_on(); },
-                 [&](const OneOf<Subscribed, Joined, Offer, Sums, Over> auto&) { pass_on(); },
-                 [&](const OneOf<Begun, Ended> auto&) { pass_on(); },
+                 [&](const ToSource auto&) { pass_on(); },
+                 [&](const ToReader auto&) { pass_on(); },
+                 [&](const ToPuller auto&) { pass_on(); },
+                 [&](const OneOf<Begun, Ended, Completed, Common, Hold> auto&) { pass_on(); },
              },
              said.body);
 }
@@ -281,12 +291,14 @@ void Agent::peer_lost(const fabric::PeerLost& lost) {
   std::erase_if(held_, [&](const Held& held) { return held.connection == connection; });
   for (const auto& [key, batch] : batches_) batch->exchange().on_lost(connection, lost.reason);
   for (const auto& batch : ending_) batch->exchange().on_lost(connection, lost.reason);
+  shelves_.on_lost(connection);
 }
 
 void Agent::take_subscribe(const PeerConnectionPtr& connection, const AgentMessage& message) {
   for (const auto& [key, batch] : batches_) {
     if (batch->take(connection, message) == Taken::done) return;
   }
+  if (shelves_.take(connection, message) == Taken::done) return;
   if (held_.size() < most_held) held_.push_back({connection, message});
 }
 
@@ -322,6 +334,7 @@ void Agent::look_at_self(const std::optional<std::string>& value) {
       for (const std::uint64_t session : sessions) {
         end_session(session, replaced_, Batch::Manner::lost);
       }
+      shelves_.close();
     }
   } catch (const Error& error) {
     log::warn("bus: the record of rank {} is ignored: {}", rank(), error.what());
@@ -348,6 +361,7 @@ void Agent::lease_lost() {
     batch->publish_as(incarnation(batch->self().session));
     changed_.insert(key.first);
   }
+  shelves_.show_all();
 }
 
 void Agent::end_session(std::uint64_t session, const Status& why, Batch::Manner manner) {
@@ -419,7 +433,8 @@ std::array<int, 3> Agent::fds() const noexcept {
 }
 
 TimePoint Agent::wake_at() const {
-  TimePoint at = std::min({next_beat_, parts_.fabric.wake_at(), parts_.channel.wake_at()});
+  TimePoint at =
+      std::min({next_beat_, parts_.fabric.wake_at(), parts_.channel.wake_at(), shelves_.wake_at()});
   for (const auto& [end, here] : pairs_) {
     for (const auto& [id, deadline] : here.waiting) at = std::min(at, deadline.at());
   }
@@ -434,8 +449,9 @@ void Agent::close() {
   std::vector<std::uint64_t> sessions;
   for (const auto& [session, incarnation] : sessions_) sessions.push_back(session);
   for (const std::uint64_t session : sessions) {
-    end_session(session, why, Batch::Manner::orderly);
+    end_session(session, why, Batch::Manner::back_soon);
   }
+  shelves_.close();
 }
 
 bool Agent::over() const { return closing_ && batches_.empty() && ending_.empty(); }

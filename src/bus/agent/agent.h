@@ -19,6 +19,7 @@
 #include "bus/match/pair.h"
 #include "bus/round/context.h"
 #include "bus/round/peer_connections.h"
+#include "bus/shelf/shelves.h"
 #include "fabric/core/fabric.h"
 
 namespace tensorbus::bus {
@@ -109,12 +110,17 @@ class Agent {
   // commands.cc
   void init_pair(const Submission& submission, const InitPair& pair);
   void register_batch(const Submission& submission, const RegisterBatch& command);
+  static void check_loan(const Submission& submission, const RegisterBatch& command);
   // Nothing: a pair that the command names is not ready yet.
   std::optional<BatchMember> record_of(const Submission& submission, const RegisterBatch& command);
   void refuse_batch(const Submission& submission, const RegisterBatch& command, BatchMember record,
                     const std::string& side);
   void replace_memory(const Submission& submission, Batch& batch, const BatchMember& record);
   void transfer(const Submission& submission, const Transfer& command);
+  void publish(const Submission& submission, const Publish& command);
+  void shelve(const Submission& submission, const Shelve& command);
+  void pull(const Submission& submission, const Pull& command);
+  void query_newest(const Submission& submission, const QueryNewest& command);
   void query(const Submission& submission, const QuerySignal& command);
   void query_versions(const Submission& submission, const QueryVersions& command);
   void close_batch(const Submission& submission, const CloseBatch& command);
@@ -134,6 +140,7 @@ class Agent {
   Operations operations_;
   Catalog catalog_;
   Context context_;
+  Shelves shelves_;
 
   std::map<std::uint64_t, std::uint64_t> sessions_;  // and their incarnations
   std::map<End, PairHere> pairs_;

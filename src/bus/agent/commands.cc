@@ -11,6 +11,8 @@ namespace tensorbus::bus {
 namespace {
 
 constexpr std::int64_t smallest_chunk = plan::part_alignment;
+// One to read while another is written.
+constexpr std::size_t fewest_kept = 2;
 
 // What streams are cut into: a wish, brought to what every fabric can do.
 std::int64_t chunk_bytes(const std::optional<std::int64_t>& wish) {
@@ -218,7 +220,7 @@ void Agent::refuse_batch(const Submission& submission, const RegisterBatch& comm
   const auto place = batches_.find({command.batch, side});
   if (place != batches_.end()) {
     place->second->give_way();
-    place->second->close(std::nullopt, why);
+    place->second->close(std::nullopt, why, Batch::Manner::back_soon);
     ending_.push_back(std::move(place->second));
     batches_.erase(place);
   }
@@ -230,14 +232,31 @@ void Agent::refuse_batch(const Submission& submission, const RegisterBatch& comm
   answer(submission.id, why);
 }
 
+// A shelf has memory for every tensor of every version that it keeps.
+void Agent::check_loan(const Submission& submission, const RegisterBatch& command) {
+  const auto& versioned = command.versioned;
+  const bool publishes = versioned && versioned->keep && command.refused.empty() &&
+                         versioned->direction == Direction::send;
+  const std::size_t times = publishes ? static_cast<std::size_t>(*versioned->keep) : 1;
+  if (publishes && times < fewest_kept) {
+    refuse(fmt::format("batch \"{}\": a shelf keeps at least {} versions", command.batch,
+                       fewest_kept));
+  }
+  if (submission.loan == nullptr ||
+      submission.loan->tensors().size() != times * command.items.size()) {
+    refuse(fmt::format("batch \"{}\": the memory of its tensors was not passed", command.batch));
+  }
+  if (publishes && submission.loan->lender() != nullptr) {
+    refuse(fmt::format("batch \"{}\": the memory of a shelf lies in the pool", command.batch));
+  }
+}
+
 void Agent::register_batch(const Submission& submission, const RegisterBatch& command) {
   check_names(command);
   if (command.items.empty() && command.pairs.empty()) {
     refuse(fmt::format("batch \"{}\" has no tensors", command.batch));
   }
-  if (submission.loan == nullptr || submission.loan->tensors().size() != command.items.size()) {
-    refuse(fmt::format("batch \"{}\": the memory of its tensors was not passed", command.batch));
-  }
+  check_loan(submission, command);
   std::optional<BatchMember> ready = record_of(submission, command);
   if (!ready) {
     deferred_.push_back(submission);
@@ -255,7 +274,7 @@ void Agent::register_batch(const Submission& submission, const RegisterBatch& co
     const auto at = std::ranges::lower_bound(record.ends, end) - record.ends.begin();
     element_count(item.shape);
     record.tensors.push_back({static_cast<std::size_t>(at), item.name, item.dtype, item.shape,
-                              item.global_shape, item.layout});
+                              item.global_shape, item.layout, item.start});
     auto [entry, first] = names.try_emplace(item.pair, !item.name.empty(), std::set<std::string>());
     if (entry->second.first == item.name.empty()) {
       refuse(
@@ -263,10 +282,15 @@ void Agent::register_batch(const Submission& submission, const RegisterBatch& co
                       "have none",
                       command.batch, item.pair));
     }
-    if (!item.name.empty() && !entry->second.second.insert(item.name).second) {
+    const bool again = !item.name.empty() && !entry->second.second.insert(item.name).second;
+    if (again && !item.start) {
       refuse(fmt::format("batch \"{}\": two tensors of pair \"{}\" are named \"{}\"", command.batch,
                          item.pair, item.name));
     }
+  }
+  const BatchKey key{command.batch, side, context_.rank};
+  if (record.versioned && record.versioned->keep) {
+    record.versioned->last = std::max(record.versioned->last, shelves_.last_begun(key));
   }
   auto& place = batches_[{command.batch, side}];
   if (place != nullptr && place->self().record.registration == command.registration) {
@@ -279,12 +303,12 @@ void Agent::register_batch(const Submission& submission, const RegisterBatch& co
     }
     disputed_[{command.batch, side}] = place->disputed();
     place->give_way();
-    place->close(std::nullopt, {Code::cancelled, "the batch was registered again"});
+    place->close(std::nullopt, {Code::cancelled, "the batch was registered again"},
+                 Batch::Manner::back_soon);
     ending_.push_back(std::move(place));
   }
-  place = std::make_unique<Batch>(context_, BatchKey{command.batch, side, context_.rank},
-                                  submission.id.session, std::move(record), submission.loan,
-                                  disputed_[{command.batch, side}]);
+  place = std::make_unique<Batch>(context_, shelves_, key, submission.id.session, std::move(record),
+                                  submission.loan, disputed_[{command.batch, side}]);
   place->register_for(submission.id, submission.deadline);
   refused_.erase({command.batch, side});
   changed_.insert(command.batch);
@@ -330,6 +354,22 @@ void Agent::transfer(const Submission& submission, const Transfer& command) {
   find_batch(command.batch, command.role).transfer(submission.id, command, submission.deadline);
 }
 
+void Agent::publish(const Submission& submission, const Publish& command) {
+  find_batch(command.batch, command.role).publish(submission.id, command, submission.deadline);
+}
+
+void Agent::shelve(const Submission& submission, const Shelve& command) {
+  find_batch(command.batch, command.role).shelve(submission.id, command);
+}
+
+void Agent::pull(const Submission& submission, const Pull& command) {
+  find_batch(command.batch, command.role).pull(submission.id, command, submission.deadline);
+}
+
+void Agent::query_newest(const Submission& submission, const QueryNewest& command) {
+  find_batch(command.batch, command.role).ask_newest(submission.id);
+}
+
 void Agent::query(const Submission& submission, const QuerySignal& command) {
   Queries& queries = find_batch(command.batch, command.role).exchange().queries();
   queries.ask(submission.id, command, submission.deadline);
@@ -342,7 +382,8 @@ void Agent::query_versions(const Submission& submission, const QueryVersions& co
 void Agent::close_batch(const Submission& submission, const CloseBatch& command) {
   for (const auto& [key, batch] : batches_) {
     if (key.first == command.batch && batch->self().record.registration == command.registration) {
-      batch->close(submission.id, {Code::cancelled, "the batch was closed"});
+      batch->close(submission.id, {Code::cancelled, "the batch was closed"},
+                   command.back_soon ? Batch::Manner::back_soon : Batch::Manner::orderly);
       return;
     }
   }

@@ -7,15 +7,15 @@
 
 namespace tensorbus::bus {
 
-Batch::Batch(Context& context, BatchKey key, std::uint64_t session, BatchMember record,
-             std::shared_ptr<Loan> loan, KnownFailures disputed)
+Batch::Batch(Context& context, Shelves& shelves, BatchKey key, std::uint64_t session,
+             BatchMember record, std::shared_ptr<Loan> loan, KnownFailures disputed)
     : self_{context, std::move(key), session, std::move(record), std::move(loan)},
       matching_(self_, std::move(disputed)),
       generations_(self_),
-      exchange_(self_) {}
+      exchange_(self_, shelves) {}
 
 bool Batch::over() const noexcept {
-  return self_.membership.presence == Presence::gone && exchange_.receiving().running() == nullptr;
+  return self_.membership.presence == Presence::gone && !exchange_.reads();
 }
 
 std::string Batch::current() const {
@@ -40,15 +40,63 @@ bool Batch::replace(std::shared_ptr<Loan> loan) {
   if (!exchange_.empty() || registering_ || self_.membership.closing()) return false;
   self_.loan = std::move(loan);
   exchange_.receiving().replace_memory();
+  exchange_.pulling().replace_memory();
   return true;
+}
+
+// A recv or a pull waits for a registration that is made again with a restarted agent.
+Status Batch::refuses(Direction direction, bool shelved) const {
+  if (self_.membership.closing() || (registering_ && direction == Direction::send)) {
+    return {Code::invalid_argument,
+            fmt::format("batch \"{}\" is not registered yet", self_.key.batch)};
+  }
+  if (self_.shelved() == shelved && (!shelved || self_.one_way(direction))) return {};
+  return {Code::invalid_argument,
+          fmt::format("batch \"{}\" {}", self_.key.batch,
+                      !self_.shelved() ? "has rounds: it is sent and received"
+                      : !shelved       ? "has no rounds: it is published and pulled"
+                                       : "goes the other way")};
+}
+
+void Batch::publish(CommandId id, const Publish& publish, Deadline deadline) {
+  const Status refused = refuses(Direction::send, true);
+  if (!refused.ok()) return self_.answer(id, refused);
+  if (self_.membership.stale()) return self_.answer(id, self_.ended);
+  exchange_.publishing().publish(id, publish, deadline);
+}
+
+void Batch::shelve(CommandId id, const Shelve& shelve) {
+  const Status refused = refuses(Direction::send, true);
+  if (!refused.ok()) return self_.answer(id, refused);
+  exchange_.publishing().shelve(id, shelve);
+}
+
+void Batch::pull(CommandId id, const Pull& pull, Deadline deadline) {
+  for (const Status& refused : {refuses(Direction::recv, true), matching_.can_recv(), misfit_}) {
+    if (!refused.ok()) return self_.answer(id, refused);
+  }
+  if (pull.together && matching_.own() && matching_.own()->members.size() > 1) {
+    return self_.answer(
+        id, {Code::unsupported, fmt::format("batch \"{}\": ranks of one side do not agree on a "
+                                            "version yet; pull with together=False",
+                                            self_.key.batch)});
+  }
+  exchange_.pulling().pull(id, pull, deadline);
+}
+
+void Batch::ask_newest(CommandId id) {
+  const Status refused =
+      refuses(self_.one_way(Direction::send) ? Direction::send : Direction::recv, true);
+  if (!refused.ok()) return self_.answer(id, refused);
+  Outcome outcome;
+  outcome.version = std::max(exchange_.publishing().newest(), exchange_.pulling().newest());
+  self_.complete(id, std::move(outcome));
 }
 
 void Batch::transfer(CommandId id, const Transfer& transfer, Deadline deadline) {
   const bool sends = transfer.direction == Direction::send;
-  // A recv waits for a registration that is made again with a restarted agent.
-  if (self_.membership.closing() || (registering_ && sends)) {
-    return self_.answer(id, {Code::invalid_argument,
-                             fmt::format("batch \"{}\" is not registered yet", self_.key.batch)});
+  if (const Status refused = refuses(transfer.direction, false); !refused.ok()) {
+    return self_.answer(id, refused);
   }
   const Status& possible = sends ? matching_.can_send() : matching_.can_recv();
   if (!possible.ok()) return self_.answer(id, possible);
@@ -80,8 +128,9 @@ void Batch::close(std::optional<CommandId> id, const Status& why, Manner manner)
   const std::int64_t last = exchange_.answered();
   if (self_.shown_version) self_.context.directory.withdraw(to_text(VersionKey{self_.key}));
   if (registering_) end_registering(why);
-  self_.happen(Closed{manner == Manner::orderly ? std::optional(last) : std::nullopt});
-  exchange_.close(why);
+  self_.happen(Closed{manner != Manner::lost ? std::optional(last) : std::nullopt});
+  exchange_.close(why, manner == Manner::orderly ? Publishing::Parting::finished
+                                                 : Publishing::Parting::back_soon);
   if (self_.membership.presence == Presence::leaving) {
     generations_.begin_leaving();
     follow_leaving();
@@ -95,8 +144,11 @@ void Batch::close(std::optional<CommandId> id, const Status& why, Manner manner)
 // lost.
 void Batch::follow_leaving() {
   const Sending& sending = exchange_.sending();
-  const std::int64_t version = sending.version_of(self_.membership.leaves_after);
-  if (generations_.tell_leaving(*sending.group(), version)) withdraw();
+  const Publishing& publishing = exchange_.publishing();
+  const std::int64_t version = self_.shelved() ? publishing.last_version()
+                                               : sending.version_of(self_.membership.leaves_after);
+  const GroupPtr& group = self_.shelved() ? publishing.group() : sending.group();
+  if (generations_.tell_leaving(*group, version)) withdraw();
 }
 
 void Batch::withdraw() {
@@ -106,6 +158,7 @@ void Batch::withdraw() {
 }
 
 Taken Batch::take(const PeerConnectionPtr& connection, const AgentMessage& message) {
+  if (self_.shelved()) return Taken::no;
   return std::holds_alternative<Follow>(message.body)
              ? exchange_.sending().follow(connection, message, matching_)
              : exchange_.sending().subscribe(connection, message, matching_);
@@ -114,7 +167,7 @@ Taken Batch::take(const PeerConnectionPtr& connection, const AgentMessage& messa
 void Batch::step() {
   expire_registration();
   exchange_.step();
-  if (exchange_.receiving().tries_again()) update();
+  if (exchange_.receiving().tries_again() || exchange_.pulling().tries_again()) update();
   exchange_.rest();
   exchange_.drop_source_if_unused();
   if (exchange_.receiving().is_past_end()) update();

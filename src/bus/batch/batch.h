@@ -9,16 +9,16 @@
 #include <string>
 
 #include "bus/batch/exchange.h"
-#include "bus/batch/generations.h"
-#include "bus/batch/matching.h"
-#include "bus/batch/own_registration.h"
+#include "bus/registration/generations.h"
+#include "bus/registration/matching.h"
+#include "bus/registration/own_registration.h"
 
 namespace tensorbus::bus {
 
 class Batch {
  public:
   // `disputed`: registrations of others that an earlier one of this rank did not fit.
-  Batch(Context& context, BatchKey key, std::uint64_t session, BatchMember record,
+  Batch(Context& context, Shelves& shelves, BatchKey key, std::uint64_t session, BatchMember record,
         std::shared_ptr<Loan> loan, KnownFailures disputed = {});
   Batch(const Batch&) = delete;
   Batch& operator=(const Batch&) = delete;
@@ -44,11 +44,16 @@ class Batch {
   // Nothing happens to one that is registered. `tell`: the others do not know of it yet.
   void fail_registration(const Status& why, bool tell);
   void transfer(CommandId id, const Transfer& transfer, Deadline deadline);
+  void publish(CommandId id, const Publish& publish, Deadline deadline);
+  void shelve(CommandId id, const Shelve& shelve);
+  void pull(CommandId id, const Pull& pull, Deadline deadline);
+  void ask_newest(CommandId id);
   // False: not one of its commands.
   bool cancel(CommandId id, const Status& why);
   // Ends everything; over() says when. `id` is completed then. Rounds that this rank has been
-  // answered for go on at the others, unless its worker is lost.
-  enum class Manner : std::uint8_t { orderly, lost };
+  // answered for go on at the others, unless its worker is lost. Back soon: those who wait for a
+  // version of its shelf go on waiting.
+  enum class Manner : std::uint8_t { orderly, back_soon, lost };
   void close(std::optional<CommandId> id, const Status& why, Manner manner = Manner::orderly);
   // Another registration takes its name: the record in the store is no longer this one's.
   void give_way() noexcept { superseded_ = true; }
@@ -74,6 +79,9 @@ class Batch {
   void follow_leaving();
   void withdraw();
   void check_registered();
+  bool meets_others();
+  bool has_shelf();
+  Status refuses(Direction direction, bool shelved) const;
   bool has_joined();
   bool has_readers();
   void end_registering(const Status& status);
@@ -85,6 +93,7 @@ class Batch {
   Exchange exchange_;
   std::optional<Waiting> registering_;
   std::optional<CommandId> close_id_;
+  Status misfit_;  // why this registration cannot pull what is published now
   bool superseded_ = false;
 };
 

@@ -19,7 +19,9 @@ void Exchange::accept(CommandId id, const Transfer& transfer, Deadline deadline)
 }
 
 bool Exchange::cancel(CommandId id, const Status& why) {
-  if (queries_.cancel(id, why)) return true;
+  if (queries_.cancel(id, why) || publishing_.cancel(id, why) || pulling_.cancel(id, why)) {
+    return true;
+  }
   for (Queued& queued : queue_) {
     if (queued.id != id) continue;
     end_command(queued, why, false);
@@ -33,15 +35,18 @@ bool Exchange::has(Direction direction) const noexcept {
 }
 
 std::string Exchange::head() const {
-  return queue_.empty() ? "" : std::string(to_string(queue_.front().direction));
+  if (!queue_.empty()) return std::string(to_string(queue_.front().direction));
+  return publishing_.current() + pulling_.head();
 }
 
 std::int64_t Exchange::answered() const noexcept {
+  if (self_.shelved()) return publishing_.answered();
   const auto first = std::ranges::find(queue_, Direction::send, &Queued::direction);
   return first == queue_.end() ? self_.membership.last_round : first->round - 1;
 }
 
 void Exchange::begin_generation(const Generation& generation, const GroupPtr& group) {
+  if (self_.shelved()) return publishing_.begin(generation, group);
   sending_.begin(generation, group);
   for (Queued& queued : queue_) {
     if (queued.direction == Direction::send && self_.versioned()) sending_.number(queued);
@@ -49,6 +54,7 @@ void Exchange::begin_generation(const Generation& generation, const GroupPtr& gr
 }
 
 void Exchange::end_generation(const Generation& ended, const Status& why) {
+  publishing_.fail(why, ended.left, ended.after);
   if (!queue_.empty() && queue_.front().running && queue_.front().round > ended.after) {
     queue_.front().why = why;
     sending_.source()->revoke(ended.why);
@@ -59,6 +65,7 @@ void Exchange::end_generation(const Generation& ended, const Status& why) {
 }
 
 void Exchange::drop_source_if_unused() {
+  if (self_.shelved() && publishing_.idle()) self_.happen(SendsOver{});
   if (!sending_.active() || !self_.membership.stale() || sending_.source()->is_open()) return;
   if (has(Direction::send)) return;
   sending_.source()->end(self_.ended.message);
@@ -83,7 +90,9 @@ void Exchange::fail(Direction direction, const Status& why, std::optional<Rank> 
   });
 }
 
-void Exchange::close(const Status& why) {
+void Exchange::close(const Status& why, Publishing::Parting parting) {
+  publishing_.close(why, parting);
+  pulling_.close(why);
   if (sending_.active()) {
     sending_.source()->end(why.message);
     if (!queue_.empty() && queue_.front().running) {
@@ -104,6 +113,8 @@ void Exchange::close(const Status& why) {
 }
 
 void Exchange::step() {
+  publishing_.step();
+  pulling_.step();
   expire();
   sending_.step_herald();
   while (!queue_.empty()) {
@@ -183,7 +194,8 @@ bool Exchange::busy() const {
 }
 
 TimePoint Exchange::wake_at() const {
-  TimePoint at = std::min({queries_.wake_at(), sending_.wake_at(), receiving_.wake_at()});
+  TimePoint at = std::min({queries_.wake_at(), sending_.wake_at(), receiving_.wake_at(),
+                           publishing_.wake_at(), pulling_.wake_at()});
   for (const Queued& queued : queue_) {
     if (queued.why.ok()) at = std::min(at, queued.deadline.at());
   }
@@ -192,17 +204,20 @@ TimePoint Exchange::wake_at() const {
 
 void Exchange::on_message(const PeerConnectionPtr& connection, const AgentMessage& message) {
   if (sending_.on_message(connection, message)) return;
+  pulling_.on_message(connection, message);
   Reader* reader = receiving_.reader();
   if (reader != nullptr && reader->knows(message.serial)) reader->on_message(connection, message);
 }
 
 void Exchange::on_up(const PeerConnectionPtr& connection) {
   sending_.on_up(connection);
+  pulling_.on_up(connection);
   if (receiving_.reader() != nullptr) receiving_.reader()->on_up(connection);
 }
 
 void Exchange::on_lost(const PeerConnectionPtr& connection, const Status& why) {
   sending_.on_lost(connection);
+  pulling_.on_lost(connection, why);
   Reader* reader = receiving_.reader();
   if (reader == nullptr) return;
   const bool was_started = reader->started();

@@ -1,5 +1,5 @@
 // The commands of a registration that move its tensors, in the order in which they were submitted,
-// and the two ends that carry them out.
+// and the ends that carry them out: of rounds, or of a shelf.
 #pragma once
 
 #include <cstdint>
@@ -7,18 +7,25 @@
 #include <optional>
 #include <string>
 
-#include "bus/batch/own_registration.h"
 #include "bus/batch/queries.h"
 #include "bus/batch/queued.h"
 #include "bus/batch/receiving.h"
 #include "bus/batch/sending.h"
+#include "bus/registration/own_registration.h"
+#include "bus/shelf/publishing.h"
+#include "bus/shelf/pulling.h"
 
 namespace tensorbus::bus {
 
 class Exchange {
  public:
-  explicit Exchange(OwnRegistration& self)
-      : self_(self), sending_(self), receiving_(self), queries_(self, sending_, receiving_) {}
+  Exchange(OwnRegistration& self, Shelves& shelves)
+      : self_(self),
+        sending_(self),
+        receiving_(self),
+        queries_(self, sending_, receiving_),
+        publishing_(self, shelves),
+        pulling_(self) {}
   Exchange(const Exchange&) = delete;
   Exchange& operator=(const Exchange&) = delete;
 
@@ -26,13 +33,18 @@ class Exchange {
   Receiving& receiving() noexcept { return receiving_; }
   const Receiving& receiving() const noexcept { return receiving_; }
   Queries& queries() noexcept { return queries_; }
+  Publishing& publishing() noexcept { return publishing_; }
+  const Publishing& publishing() const noexcept { return publishing_; }
+  Pulling& pulling() noexcept { return pulling_; }
+  // The memory of the registration is borrowed for a read that runs.
+  bool reads() const noexcept { return receiving_.running() != nullptr || pulling_.reads(); }
 
   void accept(CommandId id, const Transfer& transfer, Deadline deadline);
   // False: not one of its commands.
   bool cancel(CommandId id, const Status& why);
-  bool empty() const noexcept { return queue_.empty(); }
+  bool empty() const { return head().empty(); }
   bool has(Direction direction) const noexcept;
-  // "send", for messages; empty if nothing is queued.
+  // "send", for messages; empty if no command waits.
   std::string head() const;
   // The last round that this rank's sends have been answered for.
   std::int64_t answered() const noexcept;
@@ -46,7 +58,7 @@ class Exchange {
   void fail(Direction direction, const Status& why, std::optional<Rank> lost,
             std::int64_t after = 0);
   // Ends everything but a recv that runs: that ends when its memory is free again.
-  void close(const Status& why);
+  void close(const Status& why, Publishing::Parting parting);
 
   // Moves the queue.
   void step();
@@ -71,6 +83,8 @@ class Exchange {
   Sending sending_;
   Receiving receiving_;
   Queries queries_;
+  Publishing publishing_;
+  Pulling pulling_;
   std::deque<Queued> queue_;
 };
 

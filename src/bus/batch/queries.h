@@ -6,9 +6,9 @@
 #include <string>
 #include <vector>
 
-#include "bus/batch/own_registration.h"
 #include "bus/batch/receiving.h"
 #include "bus/batch/sending.h"
+#include "bus/registration/own_registration.h"
 
 namespace tensorbus::bus {
 

@@ -6,6 +6,7 @@
 #include <optional>
 
 #include "bus/channel/command.h"
+#include "bus/registration/telling_time.h"
 #include "tensorbus/deadline.h"
 
 namespace tensorbus::bus {
@@ -22,17 +23,7 @@ struct Queued {
   std::optional<std::map<Rank, ReaderOutcome>> ended{};  // send: as far as this rank's readers go
   bool running = false;                                  // send: its round is open
   Status why{};                                          // what has ended it early
-  TimePoint tell_progress_at = TimePoint::min();         // min before it began
-
-  // Whether the worker is to be told now how far the transfer is. For people who look at it: a
-  // transfer that is over sooner says so at its end.
-  bool time_to_tell(TimePoint now) noexcept {
-    constexpr Duration progress_every = std::chrono::milliseconds(20);
-    if (now < tell_progress_at) return false;
-    const bool began = tell_progress_at != TimePoint::min();
-    tell_progress_at = now + progress_every;
-    return began;
-  }
+  TellingTime telling{};
 };
 
 }  // namespace tensorbus::bus

@@ -9,8 +9,7 @@ namespace tensorbus::bus {
 
 void Receiving::replace_memory() {
   if (reader_ == nullptr) return;
-  reader_->replace(self_.loan,
-                   group_ == nullptr ? std::vector<TensorView>() : self_.ordered(*group_));
+  reader_->replace(self_.loan, course_.targets());
 }
 
 std::optional<Outcome> Receiving::step(Queued& recv) {
@@ -41,7 +40,7 @@ std::optional<Outcome> Receiving::step(Queued& recv) {
   reader_->step(!closing);
   if (running() == nullptr) return std::nullopt;
   running()->step();
-  if (recv.time_to_tell(self_.context.now)) {
+  if (recv.telling.has_come(self_.context.now)) {
     self_.context.channel.progress(recv.id, running()->bytes_done(), running()->bytes_total());
     running()->tell_sources();
   }

@@ -10,15 +10,15 @@
 #include <utility>
 #include <vector>
 
-#include "bus/batch/own_registration.h"
 #include "bus/batch/queued.h"
+#include "bus/registration/course.h"
 #include "bus/round/reader.h"
 
 namespace tensorbus::bus {
 
 class Receiving {
  public:
-  explicit Receiving(OwnRegistration& self) : self_(self) {}
+  explicit Receiving(OwnRegistration& self) : self_(self), course_(self) {}
 
   // Null until the senders have had a generation.
   Reader* reader() const noexcept { return reader_.get(); }
@@ -26,7 +26,7 @@ class Receiving {
   // Of the recv at the head of the queue; null: it reads nothing yet.
   Recv* running() const noexcept { return reader_ == nullptr ? nullptr : reader_->recv(); }
   // The senders as the generation's record has them, whom the reader joins.
-  const GroupPtr& group() const noexcept { return group_; }
+  const GroupPtr& group() const noexcept { return course_.senders(); }
   // After the loan of the registration has changed. Only while nothing is received.
   void replace_memory();
 
@@ -56,32 +56,17 @@ class Receiving {
   TimePoint wake_at() const;
 
  private:
-  struct OwnPassage {
-    OwnPassage(GroupPtr from, GroupPtr to, Rank reader)
-        : sources(std::move(from)),
-          targets(std::move(to)),
-          passage(make_passage(*sources, *targets, reader)) {}
-    bool is_between(const GroupPtr& from, const GroupPtr& to) const noexcept {
-      return from == sources && to == targets;
-    }
-    GroupPtr sources;
-    GroupPtr targets;
-    Passage passage;
-  };
   // Of what all sources offer, with the ranks that offer it.
   struct Offered {
     std::pair<Rank, std::int64_t> lowest;
     std::pair<Rank, std::int64_t> highest;
   };
 
-  JoinPlan plan_of(const Generation& theirs) const;
-  void find_sources(JoinPlan& plan) const;
   std::optional<Offered> offered() const;
   Outcome refuse(const Offered& offered, std::string why) const;
 
   OwnRegistration& self_;
-  GroupPtr group_;
-  std::unique_ptr<OwnPassage> passage_;  // the last that the reader was to join by
+  Course course_;
   std::shared_ptr<Reader> reader_;
   std::optional<std::int64_t> ends_after_;  // their generation has, after a round to come
 };

@@ -7,7 +7,7 @@
 
 #include "base/log.h"
 #include "bus/batch/batch.h"
-#include "bus/batch/senders.h"
+#include "bus/registration/senders.h"
 
 namespace tensorbus::bus {
 
@@ -22,7 +22,11 @@ void Batch::update() {
   try {
     look_at_groups();
     if (matching_.own() && !self_.one_way(Direction::recv)) follow_own_generation();
-    if (matching_.remote() && !self_.one_way(Direction::send)) follow_their_generation();
+    if (self_.shelved() && self_.one_way(Direction::recv)) {
+      if (misfit_.ok()) exchange_.pulling().follow(matching_);
+    } else if (matching_.remote() && !self_.one_way(Direction::send)) {
+      follow_their_generation();
+    }
   } catch (const FailedElsewhere& error) {
     return fail_registration(error.status(), false);
   } catch (const Error& error) {
@@ -35,8 +39,11 @@ void Batch::update() {
 void Batch::look_at_groups() {
   try {
     matching_.look(registering_.has_value());
-  } catch (const Error&) {
+    misfit_ = {};
+  } catch (const Error& error) {
     if (registering_) throw;
+    misfit_ = error.status();
+    exchange_.pulling().fail(misfit_);
   }
   if (!exchange_.has(Direction::recv)) return;
   if (const Status refused = matching_.sender_refuses(); !refused.ok()) {
@@ -124,10 +131,24 @@ void Batch::check_registered() {
   if (!registering_) return;
   // The generation is over before it was complete: the next send says so.
   const bool over = self_.one_way(Direction::send) && self_.membership.stale();
-  if (!over && !matching_.matched()) return;
-  if (!over && matching_.can_recv().ok() && !has_joined()) return;
-  if (!over && matching_.can_send().ok() && !has_readers()) return;
-  end_registering({});
+  if (over || (self_.shelved() ? has_shelf() : meets_others())) end_registering({});
+}
+
+bool Batch::meets_others() {
+  if (!matching_.matched()) return false;
+  if (matching_.can_recv().ok() && !has_joined()) return false;
+  return !matching_.can_send().ok() || has_readers();
+}
+
+// Whether a version can be published, or the shelves of the senders be read.
+bool Batch::has_shelf() {
+  if (self_.one_way(Direction::send)) return exchange_.publishing().active();
+  if (!matching_.matched()) return false;
+  const Pulling& pulling = exchange_.pulling();
+  if (!matching_.can_recv().ok() || pulling.started()) return true;
+  self_.missing = "not all senders have taken this rank's subscription";
+  if (!pulling.trouble().empty()) self_.missing += ": " + pulling.trouble();
+  return false;
 }
 
 // Whether this rank reads from the senders' generation, or no generation comes that it could read

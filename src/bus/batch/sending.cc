@@ -10,13 +10,14 @@ namespace tensorbus::bus {
 void Sending::begin(const Generation& generation, const GroupPtr& group) {
   Context& context = self_.context;
   group_ = group;
-  region_ = context.fabric.expose(self_.ordered(*group_), self_.loan->gate(), self_.loan->lender());
+  region_ = context.fabric.expose(self_.ordered(source_order(*group_, self_.record)),
+                                  self_.loan->gate(), self_.loan->lender());
   source_ = std::make_unique<Source>(context, generation.number);
   if (self_.versioned()) {
     const Rank first = first_source(*group_);
     const auto place = context.catalog.member({group_->sides.begin()->first, first});
     herald_ = std::make_unique<Herald>(
-        context, Follow{self_.key.batch, group_->name}, generation.number, first,
+        context, Follow{self_.key.batch, group_->name, self_.key.rank}, generation.number, first,
         first == self_.key.rank
             ? std::nullopt
             : std::optional(place == nullptr ? fabric::Address() : place->address));
@@ -91,7 +92,7 @@ bool Sending::end_round(Queued& send, Reader* reader) {
   look_for_conflict(send, reader);
   const auto endings = source_->finished();
   if (!endings) {
-    if (send.time_to_tell(self_.context.now)) {
+    if (send.telling.has_come(self_.context.now)) {
       self_.context.channel.progress(send.id, source_->bytes_done(), source_->bytes_total());
     }
     return false;
@@ -187,8 +188,8 @@ bool Sending::on_message(const PeerConnectionPtr& connection, const AgentMessage
     source_->on_message(connection, message);
     return true;
   }
-  if (herald_ == nullptr || !herald_->knows(message.serial)) return false;
-  herald_->on_message(message);
+  if (herald_ == nullptr || !herald_->knows(connection, message.serial)) return false;
+  herald_->on_message(connection, message);
   return true;
 }
 

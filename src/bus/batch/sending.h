@@ -9,18 +9,14 @@
 #include <string>
 #include <vector>
 
-#include "bus/batch/matching.h"
-#include "bus/batch/own_registration.h"
 #include "bus/batch/queued.h"
+#include "bus/registration/matching.h"
+#include "bus/registration/own_registration.h"
 #include "bus/round/herald.h"
 #include "bus/round/reader.h"
 #include "bus/round/source.h"
 
 namespace tensorbus::bus {
-
-// Whether a message was for this registration. One that cannot be answered yet is kept by the
-// agent.
-enum class Taken : std::uint8_t { no, later, done };
 
 class Sending {
  public:
@@ -76,7 +72,7 @@ class Sending {
   Taken belongs(const std::string& batch, const End& group, std::int64_t generation,
                 const Matching& matching) const;
   void serve(const PeerConnectionPtr& connection, std::uint64_t serial, const Subscribe& wish,
-             const BatchMember& reader, const std::vector<plan::Stream>& streams);
+             const ReaderGroups::Served& served);
   std::shared_ptr<Digest> digest_of(const plan::Stream& stream, Verify verify) const;
 
   OwnRegistration& self_;

@@ -1,5 +1,3 @@
-#include <fmt/format.h>
-
 #include <algorithm>
 
 #include "bus/batch/sending.h"
@@ -30,21 +28,9 @@ Taken Sending::subscribe(const PeerConnectionPtr& connection, const AgentMessage
     return refuse({Code::withdrawn, "that generation is over"});
   }
   try {
-    const auto reader =
-        self_.context.catalog.registration(BatchKey{self_.key.batch, wish.side, wish.reader});
-    if (reader == nullptr || reader->registration != wish.registration) return Taken::later;
-    const GroupPtr group = matching.group_of_reader(wish.reader, *reader);
-    if (group == nullptr) return Taken::later;
-    Serving& serving = matching.serving(group_, group);
-    if (const Status status = may_send(*group_, *group); !status.ok()) return refuse(status);
-    if (serving.fingerprint(wish.reader) != wish.fingerprint) return Taken::later;
-    const auto& streams = serving.to(wish.reader);
-    if (streams.size() != wish.streams.size()) {
-      return refuse(
-          {Code::failed, fmt::format("rank {} reads {} streams from rank {}, not {}", wish.reader,
-                                     streams.size(), self_.key.rank, wish.streams.size())});
-    }
-    serve(connection, message.serial, wish, *reader, streams);
+    const auto served = matching.serve(group_, wish);
+    if (!served) return Taken::later;
+    serve(connection, message.serial, wish, *served);
   } catch (const Error& error) {
     return refuse(error.status());
   }
@@ -52,17 +38,15 @@ Taken Sending::subscribe(const PeerConnectionPtr& connection, const AgentMessage
 }
 
 void Sending::serve(const PeerConnectionPtr& connection, std::uint64_t serial,
-                    const Subscribe& wish, const BatchMember& reader,
-                    const std::vector<plan::Stream>& streams) {
+                    const Subscribe& wish, const ReaderGroups::Served& served) {
   std::vector<std::shared_ptr<Digest>> digests;
   std::int64_t bytes = 0;
-  const Verify verify = std::max(self_.record.verify, reader.verify);
-  for (std::size_t at = 0; at < streams.size(); ++at) {
-    plan::Stream stream = streams[at];
-    stream.chunk_bytes = reader.chunk_bytes;
+  const Verify verify = std::max(self_.record.verify, served.reader->verify);
+  for (std::size_t at = 0; at < served.streams.size(); ++at) {
+    const plan::Stream& stream = served.streams[at];
     bytes += stream.payload_bytes;
     if (verify != Verify::off) digests.push_back(digest_of(stream, verify));
-    region_->serve(stream_number(serial, wish.streams[at]), std::move(stream));
+    region_->serve(stream_number(serial, wish.streams[at]), stream);
   }
   source_->subscribe(connection, serial, {wish.reader, wish.registration, bytes}, region_->number(),
                      std::move(digests));
@@ -71,7 +55,8 @@ void Sending::serve(const PeerConnectionPtr& connection, std::uint64_t serial,
 std::shared_ptr<Digest> Sending::digest_of(const plan::Stream& stream, Verify verify) const {
   const plan::Stream own = stream.source.reduces() ? member_stream(stream, self_.key.rank) : stream;
   if (auto known = source_->find_digest(own, verify)) return known;
-  return std::make_shared<Digest>(own, Digest::End::source, verify, self_.ordered(*group_),
+  return std::make_shared<Digest>(own, Digest::End::source, verify,
+                                  self_.ordered(source_order(*group_, self_.record)),
                                   self_.loan->lender());
 }
 
@@ -81,7 +66,7 @@ Taken Sending::follow(const PeerConnectionPtr& connection, const AgentMessage& m
   const Taken ours = belongs(wish.batch, wish.group, message.generation, matching);
   if (ours != Taken::done) return ours;
   if (message.generation == source_->generation() && herald_ != nullptr && herald_->is_first()) {
-    herald_->add_follower(connection, message.serial);
+    herald_->add_follower(connection, message.serial, wish.rank);
   }
   return Taken::done;
 }

@@ -8,10 +8,12 @@
 #include <utility>
 
 #include "base/log.h"
+#include "base/mutex.h"
 #include "base/secret.h"
 #include "bus/channel/loan.h"
 #include "bus/channel/names.h"
 #include "bus/channel/pending_command.h"
+#include "bus/client/shelf_memory.h"
 
 namespace tensorbus::bus {
 namespace {
@@ -50,27 +52,29 @@ bool has_moved(const TensorView& then, const TensorView& now) {
 struct Client::Registration {
   RegisterBatch command;
   std::shared_ptr<Loan> loan;
+  std::unique_ptr<ShelfMemory> shelf;  // if it publishes
+  Mutex publishing;                    // one version at a time
 
-  std::mutex mutex;
-  std::uint64_t last_ticket = 0;
-  std::set<std::uint64_t> lending;
+  Mutex mutex;
+  std::uint64_t last_ticket GUARDED_BY(mutex) = 0;
+  std::set<std::uint64_t> lending GUARDED_BY(mutex);
   // A recv whose agent has not said that it stopped writing.
-  std::shared_ptr<TransferState> unclear;
+  std::shared_ptr<TransferState> unclear GUARDED_BY(mutex);
 
   std::uint64_t lend() {
-    const std::lock_guard lock(mutex);
+    const Lock lock(mutex);
     lending.insert(++last_ticket);
     return last_ticket;
   }
   // The gate is the lowest ticket that still lends.
   void take_back(std::uint64_t ticket) {
-    const std::lock_guard lock(mutex);
+    const Lock lock(mutex);
     lending.erase(ticket);
     loan->gate().move_to(lending.empty() ? last_ticket + 1 : *lending.begin());
   }
   // Whatever its agent does, and whatever else it lends.
   void take_back_by_force(std::uint64_t ticket) {
-    const std::lock_guard lock(mutex);
+    const Lock lock(mutex);
     loan->gate().move_to(ticket + 1);
   }
 };
@@ -119,7 +123,7 @@ void Client::init_pair(const InitPair& pair, bool blocking, Deadline deadline) {
   }
   std::shared_ptr<Pending> pending =
       connection_->submit(pair, nullptr, Deadline::never(), deadline);
-  const std::lock_guard lock(mutex_);
+  const Lock lock(mutex_);
   pairs_[{pair.pair, pair.local}] = std::move(pending);
 }
 
@@ -127,7 +131,7 @@ void Client::wait_for_pair(const std::string& pair, const std::optional<std::str
                            Deadline deadline) {
   std::vector<std::pair<PairSide, std::shared_ptr<Pending>>> asked;
   {
-    const std::lock_guard lock(mutex_);
+    const Lock lock(mutex_);
     for (const auto& [side, pending] : pairs_) {
       if (side.first == pair && (!local || side.second == *local))
         asked.emplace_back(side, pending);
@@ -146,7 +150,7 @@ void Client::wait_for_pair(const std::string& pair, const std::optional<std::str
       }
     }();
     {
-      const std::lock_guard lock(mutex_);
+      const Lock lock(mutex_);
       const auto found = pairs_.find(side);
       if (found != pairs_.end() && found->second == pending) pairs_.erase(found);
     }
@@ -177,15 +181,21 @@ std::uint64_t Client::register_tensors(const std::string& batch,
       layout = static_cast<std::size_t>(known - command.layouts.begin());
       if (known == command.layouts.end()) command.layouts.push_back(*tensor.layout);
     }
-    command.items.push_back(
-        {tensor.pair, tensor.name, view.dtype, Shape(view.shape.begin(), view.shape.end()),
-         Shape(view.strides.begin(), view.strides.end()), tensor.global_shape, layout});
+    command.items.push_back({tensor.pair, tensor.name, view.dtype,
+                             Shape(view.shape.begin(), view.shape.end()),
+                             Shape(view.strides.begin(), view.strides.end()), tensor.global_shape,
+                             layout, tensor.start});
     views.push_back(view);
     pairs.insert(tensor.pair);
   }
   check_names(command);
   for (const std::string& pair : pairs) wait_for_pair(pair, std::nullopt, deadline);
-  registration->loan = make_loan(views, *gates_);
+  const auto& versioned = command.versioned;
+  if (versioned && versioned->keep && versioned->direction == Direction::send) {
+    make_shelf(*registration, options.shelf_dtype);
+  } else {
+    registration->loan = make_loan(views, *gates_);
+  }
   try {
     while (!try_to_run(command, registration->loan, deadline))
       renew_registration(command, random_number());
@@ -194,9 +204,64 @@ std::uint64_t Client::register_tensors(const std::string& batch,
     connection_->post(CloseBatch{batch, command.registration});
     throw;
   }
-  const std::lock_guard lock(mutex_);
+  const Lock lock(mutex_);
   registrations_[command.registration] = registration;
   return command.registration;
+}
+
+// What is not whole at one rank is reduced when it is read, and keeps its type until then.
+void Client::make_shelf(Registration& registration, std::optional<Dtype> dtype) {
+  RegisterBatch& command = registration.command;
+  fabric::Forms forms;
+  for (BatchItem& item : command.items) {
+    const bool partial =
+        item.layout &&
+        std::ranges::any_of(command.layouts[*item.layout].placements,
+                            [](auto& each) { return std::holds_alternative<Partial>(each); });
+    if (!partial) item.dtype = shelf_dtype(item.dtype, dtype);
+    item.strides = plan::contiguous_strides(item.shape);
+    forms.push_back({item.dtype, item.shape, item.strides});
+  }
+  const auto keep = static_cast<std::size_t>(*command.versioned->keep);
+  registration.shelf = std::make_unique<ShelfMemory>(std::move(forms), keep, *gates_);
+  registration.loan =
+      make_loan(registration.shelf->tensors(), *gates_, registration.shelf->segment());
+}
+
+std::int64_t Client::publish(const std::string& batch, const std::optional<std::string>& role,
+                             std::span<const TensorView> tensors, const PublishOptions& options,
+                             Deadline deadline) {
+  const std::shared_ptr<Registration> registration = find(batch, role);
+  const RegisterBatch& command = registration->command;
+  if (registration->shelf == nullptr || tensors.size() != command.items.size()) {
+    throw Error(Code::invalid_argument,
+                fmt::format("batch \"{}\" has no shelf for {} tensors", batch, tensors.size()));
+  }
+  for (std::size_t i = 0; i < tensors.size(); ++i) {
+    if (std::ranges::equal(tensors[i].shape, command.items[i].shape)) continue;
+    throw Error(Code::invalid_argument,
+                fmt::format("{} of batch \"{}\" has another shape than it was registered with",
+                            name_of(command.items[i], i), batch));
+  }
+  const Lock turn(registration->publishing);
+  const std::int64_t patience =
+      std::chrono::duration_cast<std::chrono::milliseconds>(options.patience).count();
+  const Outcome granted = run(
+      Publish{batch, command.role, options.version, patience, options.withdraw}, nullptr, deadline);
+  Shelve shelve{batch, command.role, granted.version, true};
+  try {
+    registration->shelf->fill(static_cast<std::size_t>(granted.slot), tensors);
+  } catch (...) {
+    shelve.whole = false;
+    connection_->post(shelve);
+    throw;
+  }
+  run(shelve, nullptr, deadline);
+  return granted.version;
+}
+
+std::int64_t Client::newest(const QueryNewest& query, Deadline deadline) {
+  return run(query, nullptr, deadline).version;
 }
 
 void Client::refuse(const std::string& batch, const std::string& role, const std::string& pair,
@@ -211,14 +276,14 @@ void Client::refuse(const std::string& batch, const std::string& role, const std
   take_back_refusal(batch, role);
   std::shared_ptr<Pending> pending =
       connection_->submit(command, make_loan({}, *gates_), Deadline::never(), deadline);
-  const std::lock_guard lock(mutex_);
+  const Lock lock(mutex_);
   refusals_[{batch, role}] = std::move(pending);
 }
 
 void Client::take_back_refusal(const std::string& batch, const std::optional<std::string>& role) {
   std::shared_ptr<Pending> refusal;
   {
-    const std::lock_guard lock(mutex_);
+    const Lock lock(mutex_);
     const auto found = refusals_.find({batch, role.value_or("")});
     if (found == refusals_.end()) return;
     refusal = std::move(found->second);
@@ -229,7 +294,7 @@ void Client::take_back_refusal(const std::string& batch, const std::optional<std
 
 std::shared_ptr<Client::Registration> Client::find(const std::string& batch,
                                                    const std::optional<std::string>& role) {
-  const std::lock_guard lock(mutex_);
+  const Lock lock(mutex_);
   if (closed_) throw Error(Code::failed, "this client is closed");
   std::vector<std::shared_ptr<Registration>> found;
   for (const auto& [number, registration] : registrations_) {
@@ -251,7 +316,7 @@ std::shared_ptr<Client::Registration> Client::find(const std::string& batch,
 
 std::uint64_t Client::registration_of(const std::string& batch,
                                       const std::optional<std::string>& role) {
-  const std::lock_guard lock(mutex_);
+  const Lock lock(mutex_);
   std::uint64_t number = 0;
   for (const auto& [each, registration] : registrations_) {
     if (registration->command.batch != batch) continue;
@@ -268,32 +333,51 @@ std::shared_ptr<TransferState> Client::transfer(const std::string& batch, Direct
                                                 std::optional<std::int64_t> version,
                                                 std::int64_t min_readers) {
   const std::shared_ptr<Registration> registration = find(batch, role);
-  const std::vector<TensorView>& then = registration->loan->tensors();
+  check_ready(*registration, now);
+  const bool send = direction == Direction::send;
+  Transfer command{batch, direction, role ? role : registration->command.role,
+                   0,     version,   min_readers};
+  if (send) command.ticket = registration->lend();
+  return carry_out(registration, command, send ? std::optional(command.ticket) : std::nullopt,
+                   blocking, deadline);
+}
+
+std::shared_ptr<TransferState> Client::pull(Pull pull, std::span<const TensorView> now,
+                                            bool blocking, Deadline deadline) {
+  const std::shared_ptr<Registration> registration = find(pull.batch, pull.role);
+  check_ready(*registration, now);
+  return carry_out(registration, std::move(pull), std::nullopt, blocking, deadline);
+}
+
+void Client::check_ready(Registration& registration, std::span<const TensorView> now) {
+  const std::string& batch = registration.command.batch;
+  const std::vector<TensorView>& then = registration.loan->tensors();
   for (std::size_t i = 0; i < std::min(now.size(), then.size()); ++i) {
     if (has_moved(then[i], now[i])) {
       throw Error(Code::invalid_argument,
                   fmt::format("{} of batch \"{}\" is not where it was when it was registered: its "
                               "storage or shape has changed; register the batch again",
-                              name_of(registration->command.items[i], i), batch));
+                              name_of(registration.command.items[i], i), batch));
     }
   }
-  {
-    const std::lock_guard lock(registration->mutex);
-    if (registration->unclear != nullptr && !registration->unclear->done()) {
-      throw Error(Code::failed,
-                  fmt::format("batch \"{}\": its agent does not answer and may still write to the "
-                              "tensors of an earlier recv; wait until it does or has ended",
-                              batch));
-    }
-    registration->unclear = nullptr;
+  const Lock lock(registration.mutex);
+  if (registration.unclear != nullptr && !registration.unclear->done()) {
+    throw Error(Code::failed,
+                fmt::format("batch \"{}\": its agent does not answer and may still write to the "
+                            "tensors of an earlier recv; wait until it does or has ended",
+                            batch));
   }
+  registration.unclear = nullptr;
+}
 
-  const bool send = direction == Direction::send;
-  Transfer command{batch, direction, role ? role : registration->command.role,
-                   0,     version,   min_readers};
-  if (send) command.ticket = registration->lend();
-  const auto give_back = [registration, ticket = command.ticket, send] {
-    if (send) registration->take_back(ticket);
+std::shared_ptr<TransferState> Client::carry_out(const std::shared_ptr<Registration>& registration,
+                                                 const Command& command,
+                                                 std::optional<std::uint64_t> ticket, bool blocking,
+                                                 Deadline deadline) {
+  const std::string& batch = registration->command.batch;
+  const bool send = ticket.has_value();
+  const auto give_back = [registration, ticket] {
+    if (ticket) registration->take_back(*ticket);
   };
   std::shared_ptr<Pending> pending;
   std::shared_ptr<TransferState> state;
@@ -303,20 +387,20 @@ std::shared_ptr<TransferState> Client::transfer(const std::string& batch, Direct
     state = std::make_shared<TransferState>(pending, connection_, "transfer", batch, give_back);
   } catch (const Error& error) {
     // Unless it was refused nobody will ever know whether it was accepted.
-    if (send && error.code() != Code::queue_full) registration->take_back_by_force(command.ticket);
+    if (send && error.code() != Code::queue_full) registration->take_back_by_force(*ticket);
     give_back();
     throw;
   }
   state->start();
   {
-    const std::lock_guard lock(mutex_);
+    const Lock lock(mutex_);
     std::erase_if(transfers_, [](const auto& each) { return each.expired(); });
     transfers_.push_back(state);
   }
   if (!blocking) return state;
   try {
     if (!is_over_by(*state, deadline) && !connection_->withdraw(*pending) && send) {
-      registration->take_back_by_force(command.ticket);
+      registration->take_back_by_force(*ticket);
     }
     state->result(later(deadline));
   } catch (const CommandError&) {
@@ -331,18 +415,17 @@ std::shared_ptr<TransferState> Client::transfer(const std::string& batch, Direct
     } catch (const Error& silent) {
       if (silent.code() != Code::timeout) throw;
       if (send) {
-        registration->take_back_by_force(command.ticket);
+        registration->take_back_by_force(*ticket);
       } else {
-        const std::lock_guard lock(registration->mutex);
+        const Lock lock(registration->mutex);
         registration->unclear = state;
       }
       if (!expired) throw error;
     }
-    throw Error(Code::timeout,
-                fmt::format("{} of batch \"{}\": the agent (process {}) has not ended it in time{}",
-                            to_string(direction), batch, connection_->agent_pid(),
-                            send ? "; the tensors may be used again"
-                                 : "; it may still write to the tensors"));
+    throw Error(Code::timeout, fmt::format("{}: the agent (process {}) has not ended it in time{}",
+                                           describe(command), connection_->agent_pid(),
+                                           send ? "; the tensors may be used again"
+                                                : "; it may still write to the tensors"));
   }
   return state;
 }
@@ -360,7 +443,7 @@ void Client::replace(const std::string& batch, const std::optional<std::string>&
   }
   const std::shared_ptr<Loan> loan = make_loan(tensors, *gates_);
   run(command, loan, deadline);
-  const std::lock_guard lock(registration->mutex);
+  const Lock lock(registration->mutex);
   registration->command = std::move(command);
   registration->loan = loan;
 }
@@ -393,31 +476,29 @@ bool Client::query_signal(const QuerySignal& query, Deadline deadline) {
 }
 
 void Client::forget(std::uint64_t registration) noexcept {
-  const std::lock_guard lock(mutex_);
+  const Lock lock(mutex_);
   registrations_.erase(registration);
 }
 
-void Client::close_batch(const std::string& batch, std::uint64_t registration, bool blocking,
-                         Deadline deadline) {
+void Client::close_batch(const CloseBatch& close, bool blocking, Deadline deadline) {
   if (blocking) {
-    run(CloseBatch{batch, registration}, nullptr, deadline);
+    run(close, nullptr, deadline);
   } else {
-    connection_->submit(CloseBatch{batch, registration}, nullptr, Deadline::never(), deadline);
+    connection_->submit(close, nullptr, Deadline::never(), deadline);
   }
-  forget(registration);
+  forget(close.registration);
 }
 
-std::shared_ptr<Pending> Client::drop_batch(const std::string& batch,
-                                            std::uint64_t registration) noexcept {
-  forget(registration);
-  return connection_->post(CloseBatch{batch, registration});
+std::shared_ptr<Pending> Client::drop_batch(const CloseBatch& close) noexcept {
+  forget(close.registration);
+  return connection_->post(close);
 }
 
 bool Client::close(Deadline deadline) noexcept {
   std::vector<std::weak_ptr<TransferState>> transfers;
   std::map<std::uint64_t, std::shared_ptr<Registration>> registrations;
   {
-    const std::lock_guard lock(mutex_);
+    const Lock lock(mutex_);
     if (std::exchange(closed_, true)) return true;
     transfers.swap(transfers_);
     registrations.swap(registrations_);
@@ -425,7 +506,7 @@ bool Client::close(Deadline deadline) noexcept {
   }
   // No agent reads our memory from here on.
   for (const auto& [number, registration] : registrations) {
-    const std::lock_guard lock(registration->mutex);
+    const Lock lock(registration->mutex);
     registration->loan->gate().move_to(registration->last_ticket + 1);
   }
   std::vector<std::shared_ptr<Pending>> ending;

@@ -4,13 +4,13 @@
 #include <cstdint>
 #include <map>
 #include <memory>
-#include <mutex>
 #include <optional>
 #include <span>
 #include <string>
 #include <utility>
 #include <vector>
 
+#include "base/mutex.h"
 #include "bus/channel/channel.h"
 #include "bus/client/transfer.h"
 #include "fabric/core/pool.h"
@@ -25,6 +25,7 @@ struct BatchTensor {
   std::string name;
   std::optional<Shape> global_shape;
   std::optional<SideLayout> layout{};  // its own; none: the pair's
+  std::optional<Shape> start{};        // of a box: where it begins in the whole
 };
 
 struct RegisterOptions {
@@ -32,7 +33,14 @@ struct RegisterOptions {
   std::optional<std::string> role;
   Verify verify = Verify::off;
   std::optional<Versioned> versioned{};
-  std::vector<std::string> pairs{};  // that it takes part in also without a tensor of theirs
+  std::vector<std::string> pairs{};    // that it takes part in also without a tensor of theirs
+  std::optional<Dtype> shelf_dtype{};  // that a shelf narrows floating point to
+};
+
+struct PublishOptions {
+  std::optional<std::int64_t> version{};
+  Duration patience{};    // with readers that hold every slot
+  bool withdraw = false;  // the oldest from them after that, instead of waiting on
 };
 
 // For the agent that has taken over from one that had not answered: the registration becomes a new
@@ -52,7 +60,8 @@ class Client {
 
   // Not blocking: the first later call that names the pair waits for it and throws its error.
   void init_pair(const InitPair& pair, bool blocking, Deadline deadline);
-  // Returns the number of the registration. The memory stays lent until it is closed.
+  // Returns the number of the registration. The memory stays lent until it is closed; of a shelf,
+  // which has memory of its own, nothing is lent.
   std::uint64_t register_tensors(const std::string& batch, std::span<const BatchTensor> tensors,
                                  const RegisterOptions& options, Deadline deadline);
   // `now`: where the tensors are today; one that has moved since it was registered is an
@@ -63,6 +72,15 @@ class Client {
                                           Deadline deadline,
                                           std::optional<std::int64_t> version = std::nullopt,
                                           std::int64_t min_readers = 0);
+  // Copies these tensors to the shelf as its next version, which is returned: they are the caller's
+  // again. Threads take turns.
+  std::int64_t publish(const std::string& batch, const std::optional<std::string>& role,
+                       std::span<const TensorView> tensors, const PublishOptions& options,
+                       Deadline deadline);
+  // Reads a version into the registered tensors, which are at `now`.
+  std::shared_ptr<TransferState> pull(Pull pull, std::span<const TensorView> now, bool blocking,
+                                      Deadline deadline);
+  std::int64_t newest(const QueryNewest& query, Deadline deadline);
   // Tells the other ranks of a batch, as soon as its pair is complete, that this one cannot take
   // part and why: they would wait for it. Waits only until the agent has accepted that.
   void refuse(const std::string& batch, const std::string& role, const std::string& pair,
@@ -79,12 +97,10 @@ class Client {
   // False, too, when it has waited in vain: who is missing is logged.
   bool query_signal(const QuerySignal& query, Deadline deadline);
   // Closes this registration, never a newer one of the same batch.
-  void close_batch(const std::string& batch, std::uint64_t registration, bool blocking,
-                   Deadline deadline);
+  void close_batch(const CloseBatch& close, bool blocking, Deadline deadline);
   // The same, without waiting for anything: its memory must stay until the result, if there is one,
   // is done.
-  std::shared_ptr<Pending> drop_batch(const std::string& batch,
-                                      std::uint64_t registration) noexcept;
+  std::shared_ptr<Pending> drop_batch(const CloseBatch& close) noexcept;
 
   // Which registration a call for this batch means; 0 if none of this client's.
   std::uint64_t registration_of(const std::string& batch, const std::optional<std::string>& role);
@@ -111,16 +127,28 @@ class Client {
   std::shared_ptr<Registration> find(const std::string& batch,
                                      const std::optional<std::string>& role);
   void forget(std::uint64_t registration) noexcept;
+  // Memory for the versions of a shelf, in the forms that its items get.
+  void make_shelf(Registration& registration, std::optional<Dtype> dtype);
+  // A recv whose agent was silent may still write; a tensor may have moved.
+  static void check_ready(Registration& registration, std::span<const TensorView> now);
+  // `ticket`: what the command lends, of a send.
+  std::shared_ptr<TransferState> carry_out(const std::shared_ptr<Registration>& registration,
+                                           const Command& command,
+                                           std::optional<std::uint64_t> ticket, bool blocking,
+                                           Deadline deadline);
 
   const std::shared_ptr<Connection> connection_;
   const std::shared_ptr<fabric::Pool> gates_;
-  std::mutex mutex_;
-  bool closed_ = false;
+  Mutex mutex_;
+  bool closed_ GUARDED_BY(mutex_) = false;
   using PairSide = std::pair<std::string, std::string>;  // its name and the local one
-  std::map<PairSide, std::shared_ptr<Pending>> pairs_;   // asked for without blocking
-  std::map<std::uint64_t, std::shared_ptr<Registration>> registrations_;
-  std::vector<std::weak_ptr<TransferState>> transfers_;
-  std::map<std::pair<std::string, std::string>, std::shared_ptr<Pending>> refusals_;  // id, role
+  // Asked for without blocking.
+  std::map<PairSide, std::shared_ptr<Pending>> pairs_ GUARDED_BY(mutex_);
+  std::map<std::uint64_t, std::shared_ptr<Registration>> registrations_ GUARDED_BY(mutex_);
+  std::vector<std::weak_ptr<TransferState>> transfers_ GUARDED_BY(mutex_);
+  // By batch and role.
+  std::map<std::pair<std::string, std::string>, std::shared_ptr<Pending>> refusals_
+      GUARDED_BY(mutex_);
 };
 
 }  // namespace tensorbus::bus

@@ -221,13 +221,13 @@ TEST_F(ClientTest, UnknownBatchesAndDoubleRolesAreErrors) {
 // proves: B3.7, B5.4
 TEST_F(ClientTest, ADroppedHandlerClosesItsOwnRegistrationOnly) {
   const std::uint64_t first = register_batch();
-  client_->drop_batch("w", first);
+  client_->drop_batch({"w", first});
   const std::uint64_t second = register_batch();
   EXPECT_NE(first, second);
-  client_->drop_batch("w", first);
+  client_->drop_batch({"w", first});
   EXPECT_EQ(client_->registration_of("w", {}), second);
   EXPECT_TRUE(status_of([&] { send(true, soon()); }).ok());
-  client_->close_batch("w", second, true, soon());
+  client_->close_batch({"w", second}, true, soon());
   EXPECT_EQ(client_->registration_of("w", {}), 0U);
   const std::lock_guard lock(mutex_);
   EXPECT_EQ(commands_.back(), Command(CloseBatch{"w", second}));

@@ -41,11 +41,11 @@ void TransferState::start() {
 
 void TransferState::settle() noexcept {
   {
-    const std::lock_guard lock(settling_);
+    const Lock lock(settling_);
     if (const auto call = std::exchange(settle_, nullptr)) call();
   }
   if (!pending_->done()) return;
-  const std::lock_guard lock(mutex_);
+  const Lock lock(mutex_);
   if (std::exchange(posted_, true)) return;
   if (semaphore_ == nullptr) {
     ++count_;
@@ -77,7 +77,7 @@ void TransferState::result(Deadline deadline) {
 }
 
 const std::string& TransferState::name(Deadline deadline) {
-  std::unique_lock lock(mutex_);
+  Lock lock(mutex_);
   if (!name_.empty()) return name_;
   const std::string made = semaphore_name(type_, context_);
   lock.unlock();
@@ -98,14 +98,14 @@ const std::string& TransferState::name(Deadline deadline) {
 
 int TransferState::value() {
   done();
-  const std::lock_guard lock(mutex_);
+  const Lock lock(mutex_);
   return semaphore_ == nullptr ? count_ : semaphore_->value();
 }
 
 bool TransferState::acquire(Deadline deadline) {
   done();
-  std::unique_lock lock(mutex_);
-  const auto counted = [this] { return semaphore_ != nullptr || count_ > 0; };
+  Lock lock(mutex_);
+  const auto counted = [this]() REQUIRES(mutex_) { return semaphore_ != nullptr || count_ > 0; };
   if (!tensorbus::wait(lock, counted_, deadline, counted)) return false;
   if (semaphore_ == nullptr) {
     --count_;
@@ -123,14 +123,14 @@ bool TransferState::acquire(Deadline deadline) {
 }
 
 void TransferState::release() {
-  const std::lock_guard lock(mutex_);
+  const Lock lock(mutex_);
   if (semaphore_ != nullptr) return semaphore_->post();
   ++count_;
   counted_.notify_all();
 }
 
 void TransferState::unlink() noexcept {
-  const std::lock_guard lock(mutex_);
+  const Lock lock(mutex_);
   if (!std::exchange(linked_, false)) return;
   os::unlink_semaphore(name_);
   connection_->release_semaphore(name_);

@@ -5,10 +5,10 @@
 #include <cstdint>
 #include <functional>
 #include <memory>
-#include <mutex>
 #include <string>
 #include <vector>
 
+#include "base/mutex.h"
 #include "bus/channel/channel.h"
 #include "os/io/semaphore.h"
 
@@ -66,16 +66,16 @@ class TransferState : public std::enable_shared_from_this<TransferState> {
   const std::shared_ptr<Connection> connection_;
   const std::string type_;
   const std::string context_;
-  std::mutex settling_;
-  std::function<void()> settle_;  // empty once called
+  Mutex settling_;
+  std::function<void()> settle_ GUARDED_BY(settling_);  // empty once called
 
-  std::mutex mutex_;
+  Mutex mutex_;
   std::condition_variable counted_;
-  int count_ = 0;  // while there is no named one
-  bool posted_ = false;
-  std::string name_;
-  std::unique_ptr<os::NamedSemaphore> semaphore_;
-  bool linked_ = false;
+  int count_ GUARDED_BY(mutex_) = 0;  // while there is no named one
+  bool posted_ GUARDED_BY(mutex_) = false;
+  std::string name_ GUARDED_BY(mutex_);  // never changes once it is given
+  std::unique_ptr<os::NamedSemaphore> semaphore_ GUARDED_BY(mutex_);
+  bool linked_ GUARDED_BY(mutex_) = false;
 };
 
 }  // namespace tensorbus::bus

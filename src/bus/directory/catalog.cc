@@ -1,6 +1,7 @@
 #include "bus/directory/catalog.h"
 
 #include <algorithm>
+#include <functional>
 
 #include "base/log.h"
 #include "base/overloaded.h"
@@ -47,6 +48,13 @@ std::optional<RecordKey> Catalog::apply(const Changed& changed) {
                    } else {
                      versions_.erase(version.batch);
                    }
+                 },
+                 [&](const ShelfKey& shelf) {
+                   shelves_.erase(shelf.batch);
+                   const auto record = read(decode_shelf_record);
+                   if (record == nullptr) return;
+                   shelves_[shelf.batch] = {
+                       record->generation, {record, &record->place}, {record, &record->member}};
                  },
                  [](const OneOf<AgentKey, CallerKey> auto&) {},  // the fabric admits them
              },
@@ -151,6 +159,27 @@ Versions Catalog::versions(const std::string& batch) const {
     versions[each->first.side][each->first.rank] = each->second.version;
   }
   return versions;
+}
+
+std::vector<std::int64_t> Catalog::shelved_generations(const std::string& batch) const {
+  std::set<std::int64_t, std::greater<>> generations;
+  for (auto each = shelves_.lower_bound({batch, "", 0});
+       each != shelves_.end() && each->first.batch == batch; ++each) {
+    generations.insert(each->second.generation);
+  }
+  return {generations.begin(), generations.end()};
+}
+
+Catalog Catalog::shelved(const std::string& batch, std::int64_t generation) const {
+  Catalog catalog;
+  for (auto each = shelves_.lower_bound({batch, "", 0});
+       each != shelves_.end() && each->first.batch == batch; ++each) {
+    const auto& [key, shelf] = *each;
+    if (shelf.generation != generation) continue;
+    for (const End& end : shelf.member->ends) catalog.put(PairKey{end, key.rank}, shelf.place);
+    catalog.put(key, shelf.member);
+  }
+  return catalog;
 }
 
 std::optional<std::string> Catalog::raw_generation(const GenerationKey& key) const {

@@ -25,6 +25,7 @@ class Catalog {
   std::optional<RecordKey> apply(const Changed& changed);
 
   const PairMembers& members(const End& end) const;
+  const std::map<End, PairMembers>& pairs() const noexcept { return pairs_; }
   std::shared_ptr<const PairMember> member(const PairKey& key) const;
   // The registration of a batch that covers this end.
   std::shared_ptr<const BatchMember> registration(const std::string& batch, const End& end,
@@ -40,6 +41,10 @@ class Catalog {
   std::shared_ptr<const Generation> generation(const GenerationKey& key) const;
   // What the ranks of a batch with versions have last sent or read; 0: nothing yet.
   Versions versions(const std::string& batch) const;
+  // What the shelves of a batch are of, the last generation first. The registrations of those who
+  // fill them, or did: as a catalog of their own.
+  std::vector<std::int64_t> shelved_generations(const std::string& batch) const;
+  Catalog shelved(const std::string& batch, std::int64_t generation) const;
   // As it lies in the store, to compare with.
   std::optional<std::string> raw_generation(const GenerationKey& key) const;
 
@@ -50,6 +55,11 @@ class Catalog {
   template <typename Wanted>
   RegistrationIds registrations(const std::string& batch, Wanted wanted) const;
 
+  struct Shelved {
+    std::int64_t generation = 0;
+    std::shared_ptr<const PairMember> place;
+    std::shared_ptr<const BatchMember> member;
+  };
   struct Raw {
     std::shared_ptr<const Generation> generation;
     std::string bytes;
@@ -59,6 +69,7 @@ class Catalog {
       batches_;
   std::map<GenerationKey, Raw> generations_;
   std::map<BatchKey, VersionRecord> versions_;
+  std::map<BatchKey, Shelved> shelves_;
 };
 
 }  // namespace tensorbus::bus

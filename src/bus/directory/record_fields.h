@@ -16,11 +16,12 @@ void fields(Archive& a, End& end) {
 }
 
 inline constexpr std::size_t most_tensors = 4'000'000;
-inline constexpr std::uint8_t record_version = 3;
+inline constexpr std::uint8_t record_version = 4;
 constexpr wire::Title title_of(const AgentRecord*) { return {"agent record", record_version}; }
 constexpr wire::Title title_of(const PairMember*) { return {"pair record", record_version}; }
 constexpr wire::Title title_of(const BatchMember*) { return {"batch record", record_version}; }
 constexpr wire::Title title_of(const VersionRecord*) { return {"version record", record_version}; }
+constexpr wire::Title title_of(const ShelfRecord*) { return {"shelf record", record_version}; }
 constexpr wire::Title title_of(const Generation*) { return {"generation record", record_version}; }
 
 template <typename Archive>
@@ -48,10 +49,12 @@ void fields(Archive& a, TensorRecord& tensor) {
   a("shape", tensor.shape);
   a("global_shape", tensor.global_shape);
   a("layout", tensor.layout);
+  a("start", tensor.start);
   a.check([&] {
     element_count(tensor.shape);
     if (tensor.global_shape) element_count(*tensor.global_shape);
   });
+  a.require(is_right_box(tensor), "a box");
 }
 
 template <typename Archive>
@@ -80,6 +83,13 @@ template <typename Archive>
 void fields(Archive& a, VersionRecord& record) {
   a("registration", record.registration);
   a("version", record.version);
+}
+
+template <typename Archive>
+void fields(Archive& a, ShelfRecord& record) {
+  a.natural("generation", record.generation);
+  a("place", record.place);
+  a("member", record.member);
 }
 
 template <typename Archive>

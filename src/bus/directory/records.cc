@@ -79,6 +79,10 @@ std::string to_text(const RecordKey& key) {
     return fmt::format("version/{}/{}/{}", escape(at->batch.batch), escape(at->batch.side),
                        at->batch.rank);
   }
+  if (const auto* shelf = std::get_if<ShelfKey>(&key)) {
+    return fmt::format("shelf/{}/{}/{}", escape(shelf->batch.batch), escape(shelf->batch.side),
+                       shelf->batch.rank);
+  }
   const auto& generation = std::get<GenerationKey>(key);
   return fmt::format("generation/{}/{}/{}", escape(generation.batch), escape(generation.group.pair),
                      escape(generation.group.side));
@@ -108,6 +112,7 @@ std::optional<RecordKey> parse_key(std::string_view key) {
   if (parts[0] == "pair") return PairKey{{*first, *second}, *rank};
   if (parts[0] == "batch") return BatchKey{*first, *second, *rank};
   if (parts[0] == "version") return VersionKey{{*first, *second, *rank}};
+  if (parts[0] == "shelf") return ShelfKey{{*first, *second, *rank}};
   return std::nullopt;
 }
 
@@ -115,6 +120,7 @@ std::string encode(const AgentRecord& record) { return wire::write(record); }
 std::string encode(const PairMember& member) { return wire::write(member); }
 std::string encode(const BatchMember& member) { return wire::write(member); }
 std::string encode(const VersionRecord& record) { return wire::write(record); }
+std::string encode(const ShelfRecord& record) { return wire::write(record); }
 std::string encode(const Generation& generation) { return wire::write(generation); }
 
 AgentRecord decode_agent_record(std::string_view bytes) { return wire::read<AgentRecord>(bytes); }
@@ -123,6 +129,7 @@ BatchMember decode_batch_member(std::string_view bytes) { return wire::read<Batc
 VersionRecord decode_version_record(std::string_view bytes) {
   return wire::read<VersionRecord>(bytes);
 }
+ShelfRecord decode_shelf_record(std::string_view bytes) { return wire::read<ShelfRecord>(bytes); }
 Generation decode_generation(std::string_view bytes) { return wire::read<Generation>(bytes); }
 
 namespace {
@@ -140,6 +147,7 @@ struct PrintRecord {
   std::string operator()(const BatchKey&) const { return printed_as<BatchMember>(bytes); }
   std::string operator()(const GenerationKey&) const { return printed_as<Generation>(bytes); }
   std::string operator()(const VersionKey&) const { return printed_as<VersionRecord>(bytes); }
+  std::string operator()(const ShelfKey&) const { return printed_as<ShelfRecord>(bytes); }
 };
 
 }  // namespace

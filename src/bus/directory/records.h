@@ -54,6 +54,7 @@ struct TensorRecord {
   Shape shape;
   std::optional<Shape> global_shape;
   std::optional<std::size_t> layout{};  // its own, a position in BatchMember::layouts
+  std::optional<Shape> start{};         // of a box: where it begins in the whole
   friend bool operator==(const TensorRecord&, const TensorRecord&) = default;
 };
 
@@ -133,7 +134,20 @@ struct VersionKey {
   BatchKey batch;
   friend auto operator<=>(const VersionKey&, const VersionKey&) = default;
 };
-using RecordKey = std::variant<AgentKey, PairKey, BatchKey, GenerationKey, VersionKey, CallerKey>;
+// A rank's shelf of a generation, of which all ranks have a version: what readers find, whatever
+// has become of the worker that filled it. Leased.
+struct ShelfRecord {
+  std::int64_t generation = 0;
+  PairMember place;    // of the rank in its side, as they were then
+  BatchMember member;  // and its registration
+  friend bool operator==(const ShelfRecord&, const ShelfRecord&) = default;
+};
+struct ShelfKey {
+  BatchKey batch;
+  friend auto operator<=>(const ShelfKey&, const ShelfKey&) = default;
+};
+using RecordKey =
+    std::variant<AgentKey, PairKey, BatchKey, GenerationKey, VersionKey, CallerKey, ShelfKey>;
 
 // Names may hold any character.
 std::string to_text(const RecordKey& key);
@@ -145,6 +159,8 @@ std::string encode(const AgentRecord& record);
 AgentRecord decode_agent_record(std::string_view bytes);
 std::string encode(const VersionRecord& record);
 VersionRecord decode_version_record(std::string_view bytes);
+std::string encode(const ShelfRecord& record);
+ShelfRecord decode_shelf_record(std::string_view bytes);
 std::string encode(const PairMember& member);
 std::string encode(const BatchMember& member);
 std::string encode(const Generation& generation);

@@ -34,12 +34,14 @@ BatchMember batch_member() {
   member.registration = ~std::uint64_t{0};
   member.ends = {{"p", "train"}, {"q", "train"}};
   member.remotes = {"infer", "other"};
-  member.tensors = {{0, "w", Dtype::bfloat16, {3, 0}, Shape{6, 0}}, {1, "", Dtype::bool_, {}, {}}};
+  member.tensors = {{0, "w", Dtype::bfloat16, {3, 0}, Shape{6, 0}},
+                    {1, "", Dtype::bool_, {}, {}},
+                    {1, "box", Dtype::int8, {3, 2}, Shape{4, 4}, {}, Shape{2, 2}}};
   member.chunk_bytes = 4096;
   member.verify = Verify::sample;
   member.layouts = {{{2, 2}, {Shard{0}, Replicate{}}, Shape{1, 0}, 4}};
   member.tensors[0].layout = 0;
-  member.versioned = Versioned{Direction::recv, 11};
+  member.versioned = Versioned{Direction::recv, 11, true};
   member.unfit = {{7, 0}, {~std::uint64_t{0}, 3}};
   return member;
 }
@@ -108,7 +110,7 @@ TEST(Records, OfAnotherReleaseSaySo) {
   } catch (const Error& error) {
     EXPECT_STREQ(
         error.what(),
-        "malformed generation record: its version is 4, ours is 3; use the same release of "
+        "malformed generation record: its version is 5, ours is 4; use the same release of "
         "tensorbus everywhere");
   }
 }
@@ -147,9 +149,10 @@ TEST(Keys, NamesMayHoldAnyCharacter) {
   const std::string odd =
       "a/b %2F\n\"ü\0*"
       "c";
-  for (const RecordKey& key : std::vector<RecordKey>{
-           AgentKey{7}, PairKey{{odd, "x/" + odd}, 3}, BatchKey{odd, odd, 0},
-           GenerationKey{odd, {odd, "side"}}, VersionKey{{odd, odd, 5}}, CallerKey{8}}) {
+  for (const RecordKey& key :
+       std::vector<RecordKey>{AgentKey{7}, PairKey{{odd, "x/" + odd}, 3}, BatchKey{odd, odd, 0},
+                              GenerationKey{odd, {odd, "side"}}, VersionKey{{odd, odd, 5}},
+                              CallerKey{8}, ShelfKey{{odd, odd, 6}}}) {
     EXPECT_EQ(parse_key(to_text(key)), key) << to_text(key);
   }
   for (const char* other :

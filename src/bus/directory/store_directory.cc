@@ -3,12 +3,12 @@
 #include <condition_variable>
 #include <deque>
 #include <functional>
-#include <mutex>
 #include <set>
 #include <thread>
 #include <vector>
 
 #include "base/log.h"
+#include "base/mutex.h"
 #include "base/secret.h"
 #include "bus/directory/records.h"
 #include "os/io/poll.h"
@@ -48,7 +48,7 @@ class StoreDirectory final : public Directory {
 
   ~StoreDirectory() override {
     {
-      const std::lock_guard lock(mutex_);
+      const Lock lock(mutex_);
       stopping_ = true;
       ends_by_ = Deadline::after(options_.one_try);
     }
@@ -69,7 +69,7 @@ class StoreDirectory final : public Directory {
 
   std::span<const DirectoryEvent> poll() override {
     returned_.clear();
-    const std::lock_guard lock(mutex_);
+    const Lock lock(mutex_);
     if (events_.empty()) return {};
     ready_.drain();
     returned_.swap(events_);
@@ -77,7 +77,7 @@ class StoreDirectory final : public Directory {
     return returned_;
   }
   bool arm() override {
-    const std::lock_guard lock(mutex_);
+    const Lock lock(mutex_);
     return events_.empty();
   }
   int fd() const noexcept override { return ready_.get(); }
@@ -85,7 +85,7 @@ class StoreDirectory final : public Directory {
  private:
   void push(Request request) {
     {
-      const std::lock_guard lock(mutex_);
+      const Lock lock(mutex_);
       // Whoever publishes does not know yet that its lease is lost.
       if (loss_untold_ && std::holds_alternative<Publish>(request)) return;
       requests_.push_back(std::move(request));
@@ -94,26 +94,26 @@ class StoreDirectory final : public Directory {
   }
 
   void post(DirectoryEvent event) {
-    const std::lock_guard lock(mutex_);
+    const Lock lock(mutex_);
     post_locked(std::move(event));
   }
-  void post_locked(DirectoryEvent event) {
+  void post_locked(DirectoryEvent event) REQUIRES(mutex_) {
     events_.push_back(std::move(event));
     ready_.signal();
   }
 
   bool stopping() {
-    const std::lock_guard lock(mutex_);
+    const Lock lock(mutex_);
     return stopping_;
   }
 
   void pause(Duration time) {
-    std::unique_lock lock(mutex_);
-    wake_.wait_for(lock, time, [this] { return stopping_; });
+    Lock lock(mutex_);
+    wake_.wait_for(lock, time, [this]() REQUIRES(mutex_) { return stopping_; });
   }
 
   Deadline one_try() {
-    const std::lock_guard lock(mutex_);
+    const Lock lock(mutex_);
     return sooner(Deadline::after(options_.one_try), ends_by_);
   }
 
@@ -132,9 +132,9 @@ class StoreDirectory final : public Directory {
   std::optional<Request> next_request() {
     while (true) {
       look_at_lease();
-      std::unique_lock lock(mutex_);
+      Lock lock(mutex_);
       wake_.wait_for(lock, options_.look_at_lease_every,
-                     [this] { return stopping_ || !requests_.empty(); });
+                     [this]() REQUIRES(mutex_) { return stopping_ || !requests_.empty(); });
       // Who leaves does not wait for a store that is away.
       if (stopping_ && (requests_.empty() || unreachable_ || ends_by_.expired())) {
         return std::nullopt;
@@ -179,7 +179,7 @@ class StoreDirectory final : public Directory {
   bool look_at_lease() {
     if (lease_ == nullptr || lease_->alive()) return false;
     lease_.reset();
-    const std::lock_guard lock(mutex_);
+    const Lock lock(mutex_);
     // They speak of an incarnation that the others take for dead.
     std::erase_if(requests_,
                   [](const Request& each) { return std::holds_alternative<Publish>(each); });
@@ -251,14 +251,14 @@ class StoreDirectory final : public Directory {
   const KeyScope scope_;
   Cancellation cancellation_;
   os::EventFd ready_;
-  std::mutex mutex_;
+  Mutex mutex_;
   std::condition_variable wake_;
-  bool stopping_ = false;
-  Deadline ends_by_ = Deadline::never();  // once we stop
-  bool loss_untold_ = false;              // LeaseLost waits among the events
-  std::deque<Request> requests_;
-  std::vector<DirectoryEvent> events_;
-  std::vector<DirectoryEvent> returned_;
+  bool stopping_ GUARDED_BY(mutex_) = false;
+  Deadline ends_by_ GUARDED_BY(mutex_) = Deadline::never();  // once we stop
+  bool loss_untold_ GUARDED_BY(mutex_) = false;              // LeaseLost waits among the events
+  std::deque<Request> requests_ GUARDED_BY(mutex_);
+  std::vector<DirectoryEvent> events_ GUARDED_BY(mutex_);
+  std::vector<DirectoryEvent> returned_;  // of whoever polls
 
   // Of the requesting thread.
   std::shared_ptr<Lease> lease_;

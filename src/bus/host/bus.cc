@@ -98,7 +98,7 @@ bool BusBatch::published() {
 
 void BusBatch::close(Deadline deadline) {
   if (!std::exchange(impl_->open, false)) return;
-  impl_->bus->client.close_batch(impl_->batch, impl_->registration, true, deadline);
+  impl_->bus->client.close_batch({impl_->batch, impl_->registration}, true, deadline);
 }
 
 Bus::Bus(const std::string& store, const BusOptions& options)
@@ -113,11 +113,14 @@ std::shared_ptr<std::byte> Bus::allocate(std::size_t bytes) {
   return impl_->agent.pool()->allocate(bytes);
 }
 
+Rank Bus::rank() const { return impl_->agent.rank(); }
+
 void Bus::init_pair(const PairSide& side, Deadline deadline) {
   bus::InitPair command{side.pair, side.local, side.remote, side.world_size, std::nullopt};
   if (!side.mesh.empty() || !side.placements.empty()) {
     command.layout = bus::SideLayout{side.mesh, side.placements, side.coordinate};
   }
+  impl_->agent.check(command);
   impl_->client.init_pair(command, true, deadline);
 }
 

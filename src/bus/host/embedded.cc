@@ -3,27 +3,33 @@
 #include "base/log.h"
 #include "bus/agent/agent.h"
 #include "bus/directory/store_directory.h"
+#include "bus/host/free_rank.h"
 #include "bus/host/loop.h"
 #include "bus/host/station.h"
 
 namespace tensorbus::bus {
 
 Embedded::Embedded(std::shared_ptr<Store> store, EmbeddedOptions options, Deadline deadline)
-    : store_(std::move(store)), pool_(std::move(options.pool)) {
-  if (options.rank < 0) {
+    : store_(std::move(store)), rank_was_free_(!options.rank), pool_(std::move(options.pool)) {
+  if (options.rank && *options.rank < 0) {
     throw Error(Code::invalid_argument,
-                "rank " + std::to_string(options.rank) + " is negative; ranks are 0 or more");
+                "rank " + std::to_string(*options.rank) + " is negative; ranks are 0 or more");
   }
+  rank_ = options.rank ? *options.rank : free_rank(*store_, options.space, deadline);
   if (pool_ == nullptr) pool_ = std::make_shared<fabric::Pool>();
   const std::string secret = shared_secret(*store_, options.space, deadline);
   station_ = open_station(
-      *store_, {options.rank, options.space, secret, pool_, options.bind, options.ports}, deadline);
+      *store_, {rank_, options.space, secret, pool_, options.bind, options.ports}, deadline);
   channel_ = make_memory_channel();
   directory_ = make_store_directory(store_, {options.space});
   agent_ = std::make_unique<Agent>(
       AgentParts{*station_, *channel_, *directory_, state_, random_number, secret, options.reached},
-      AgentOptions{options.rank, options.space});
+      AgentOptions{rank_, options.space});
   thread_ = std::thread([this] { serve(); });
+}
+
+void Embedded::check(const InitPair& pair) const {
+  if (rank_was_free_) check_order_does_not_matter(pair);
 }
 
 void Embedded::serve() noexcept {

@@ -3,6 +3,7 @@
 
 #include <functional>
 #include <memory>
+#include <optional>
 #include <string>
 #include <thread>
 
@@ -22,7 +23,8 @@ namespace tensorbus::bus {
 class Agent;
 
 struct EmbeddedOptions {
-  Rank rank = 0;  // unique among the agents of the namespace
+  // Unique among the agents of the namespace. Nothing: one that is free.
+  std::optional<Rank> rank{};
   std::string space = "default";
   // Whose memory other processes map; null: one of its own.
   std::shared_ptr<fabric::Pool> pool;
@@ -41,6 +43,9 @@ class Embedded {
   Embedded& operator=(const Embedded&) = delete;
 
   std::shared_ptr<Connection> connect() { return channel_->connect(); }
+  Rank rank() const noexcept { return rank_; }
+  // Error(invalid_argument) for a pair whose ranks stand in an order that a free rank would upset.
+  void check(const InitPair& pair) const;
   // Where gates must lie, and tensors that others shall map.
   const std::shared_ptr<fabric::Pool>& pool() const noexcept { return pool_; }
 
@@ -48,6 +53,8 @@ class Embedded {
   void serve() noexcept;
 
   std::shared_ptr<Store> store_;
+  bool rank_was_free_ = false;
+  Rank rank_ = 0;
   std::shared_ptr<fabric::Pool> pool_;
   std::unique_ptr<fabric::Station> station_;
   std::unique_ptr<MemoryChannel> channel_;

@@ -5,12 +5,13 @@
 #include <xxhash.h>
 
 #include <algorithm>
-#include <deque>
 #include <limits>
 #include <numeric>
 #include <set>
 
 #include "base/refuse.h"
+#include "bus/match/fitting.h"
+#include "bus/match/pair_plans.h"
 #include "bus/match/side_tensors.h"
 #include "tensorbus/status.h"
 
@@ -44,38 +45,69 @@ bool has_partial(const Group& group, const Side& side) {
   });
 }
 
-// Tables of a pair, one for every two layouts that its tensors have.
-class PairTables {
- public:
-  using Numbered = std::pair<std::size_t, plan::Tables>;
+bool sends_versions(const Group& group) {
+  return std::ranges::any_of(group.members, [](const auto& member) {
+    return member.second->versioned && member.second->versioned->direction == Direction::send;
+  });
+}
 
-  // Without `facing` nobody knows who is near.
-  const Numbered& between(const Layout& from, const Layout& to, const Side& side,
-                          const Side* facing) {
-    for (const Numbered& each : tables_) {
-      if (each.second.source() == from && each.second.target() == to) return each;
+// The tensor that a side takes of those that are sent, by name or else by position.
+const SideTensor* taken_as(const std::vector<SideTensor>& taken, const SideTensor& sent,
+                           std::size_t position) {
+  if (sent.name.empty()) return &taken.at(position);
+  const auto found = std::ranges::lower_bound(taken, sent.name, {}, &SideTensor::name);
+  return found != taken.end() && found->name == sent.name ? &*found : nullptr;
+}
+
+// The items of a registration, found by name one after the other.
+class ItemFinder {
+ public:
+  ItemFinder(const BatchMember& member, const End& end)
+      : member_(member), items_(items_of(member, end)), next_(items_.begin()) {}
+
+  // Appends those of a tensor, `count` of them; tensors come in the order of names.
+  void append(const std::string& name, std::size_t count,
+              std::vector<std::optional<std::size_t>>& order) {
+    for (std::size_t at = 0; at < count; ++at) {
+      while (next_ != items_.end() && member_.tensors[*next_].name < name) ++next_;
+      const bool here = next_ != items_.end() && member_.tensors[*next_].name == name;
+      order.push_back(here ? std::optional(*next_++) : std::nullopt);
     }
-    plan::Hosts hosts;
-    if (facing != nullptr) hosts = {hosts_of(from, side), hosts_of(to, *facing)};
-    text_ += fmt::format("{}>{}[{}>{}]", to_string(from), to_string(to),
-                         fmt::join(hosts.source, ","), fmt::join(hosts.target, ","));
-    tables_.emplace_back(tables_.size(), plan::Tables(from, to, hosts));
-    return tables_.back();
   }
-  const std::string& text() const noexcept { return text_; }
 
  private:
-  static std::vector<std::string> hosts_of(const Layout& layout, const Side& side) {
-    std::vector<std::string> hosts;
-    for (const Rank rank : layout.mesh().ranks()) {
-      hosts.push_back(side.hosts.at(index_in(side, rank)));
-    }
-    return hosts;
-  }
-
-  std::deque<Numbered> tables_;  // which stay where they are
-  std::string text_;
+  const BatchMember& member_;
+  const std::vector<std::size_t> items_;
+  std::vector<std::size_t>::const_iterator next_;
 };
+
+// For every tensor of the senders as many items of this registration as `count` says.
+template <typename Count>
+ItemOrder order_of(const Group& sources, const BatchMember& member, Count count) {
+  ItemOrder order;
+  for (const auto& [end, side] : sources.sides) {
+    const auto own = std::ranges::find(member.ends, end.pair, &End::pair);
+    const auto& tensors = sources.tensors(side).of(side.ranks.front());
+    if (own == member.ends.end()) {
+      for (const SideTensor& tensor : tensors) {
+        order.insert(order.end(), count(tensor, End()), std::nullopt);
+      }
+      continue;
+    }
+    const auto items = items_of(member, *own);
+    const bool positions =
+        !side.layout || (!items.empty() && member.tensors[items.front()].name.empty());
+    if (positions) {
+      for (const std::size_t at : items) order.emplace_back(at);
+      continue;
+    }
+    ItemFinder finder(member, *own);
+    for (const SideTensor& tensor : tensors) {
+      finder.append(tensor.name, count(tensor, *own), order);
+    }
+  }
+  return order;
+}
 
 }  // namespace
 
@@ -155,6 +187,15 @@ GroupFinding find_group(const Catalog& catalog, const std::string& batch,
   return finding;
 }
 
+bool agrees(const Group& group) {
+  try {
+    for (const auto& [end, side] : group.sides) group.tensors(side);
+  } catch (const Error&) {
+    return false;
+  }
+  return true;
+}
+
 void check_tensors(const Group& one, const Group& other) {
   for (const auto& [end, side] : one.sides) {
     const Side* facing = side_in(other, end.pair);
@@ -162,8 +203,16 @@ void check_tensors(const Group& one, const Group& other) {
     check_match(side, *facing);
     const SideTensors& ours = one.tensors(side);
     const SideTensors& theirs = other.tensors(*facing);
+    if (side.layout && sends_versions(one)) {
+      check_taken(side, ours, *facing, theirs);
+      continue;
+    }
+    if (side.layout && sends_versions(other)) {
+      check_taken(*facing, theirs, side, ours);
+      continue;
+    }
     for (std::size_t at = 0; at < (side.layout ? 1 : side.ranks.size()); ++at) {
-      check_tensors(end, ours.of(side.ranks[at]), facing->end, theirs.of(facing->ranks[at]));
+      check_alike(end, ours.of(side.ranks[at]), facing->end, theirs.of(facing->ranks[at]));
     }
   }
 }
@@ -205,19 +254,17 @@ Passage make_passage(const Group& sources, const Group& targets, Rank reader) {
       theirs = &targets.tensors(*facing);
       if (!side.layout) source = side.ranks.at(index_in(*facing, reader));
     }
-    PairTables tables;
+    PairPlans plans(side, side.layout && takes_part ? facing : nullptr);
+    PairPlans for_nobody(side, nullptr);
     const auto& have = ours.of(source);
     for (std::size_t at = 0; at < have.size(); ++at) {
-      const SideTensor* wanted = takes_part ? &theirs->of(reader).at(at) : nullptr;
-      const Dtype target = wanted != nullptr ? wanted->dtype : have[at].dtype;
-      const auto& [number, between] =
-          tables.between(have[at].layout, wanted != nullptr ? wanted->layout : alone(nobody), side,
-                         side.layout && takes_part ? facing : nullptr);
-      passage.plans.emplace_back(between, have[at].shape, plan::Types{have[at].dtype, target});
-      text += fmt::format("{}:{}{}:{};", number, to_string(have[at].dtype),
-                          to_string(have[at].shape), to_string(target));
+      const SideTensor* wanted = takes_part ? taken_as(theirs->of(reader), have[at], at) : nullptr;
+      const plan::Spread nowhere = alone(nobody);
+      passage.plans.push_back(wanted != nullptr
+                                  ? plans.make(have[at], wanted->spread, wanted->dtype)
+                                  : for_nobody.make(have[at], nowhere, have[at].dtype));
     }
-    text += tables.text();
+    text += plans.text() + for_nobody.text();
   }
   passage.fingerprint = XXH3_64bits(text.data(), text.size());
   return passage;
@@ -227,36 +274,25 @@ std::vector<std::string> labels_of(const Group& sources) {
   std::vector<std::string> labels;
   for (const auto& [end, side] : sources.sides) {
     const SideTensors& tensors = sources.tensors(side);
-    for (const SideTensor& tensor : tensors.of(side.ranks.front())) labels.push_back(tensor.label);
+    for (const SideTensor& tensor : tensors.of(side.ranks.front())) {
+      labels.insert(labels.end(), tensor.items, tensor.label);
+    }
   }
   return labels;
 }
 
-std::vector<std::optional<std::size_t>> item_order(const Group& sources,
-                                                   const BatchMember& member) {
-  std::vector<std::optional<std::size_t>> order;
-  for (const auto& [end, side] : sources.sides) {
-    const auto own = std::ranges::find(member.ends, end.pair, &End::pair);
-    const auto& tensors = sources.tensors(side).of(side.ranks.front());
-    if (own == member.ends.end()) {
-      order.insert(order.end(), tensors.size(), std::nullopt);
-      continue;
-    }
-    const auto items = items_of(member, *own);
-    const bool positions =
-        !side.layout || (!items.empty() && member.tensors[items.front()].name.empty());
-    if (positions) {
-      for (const std::size_t at : items) order.emplace_back(at);
-      continue;
-    }
-    // Some may not be here. Both are in the order of names.
-    auto item = items.begin();
-    for (const SideTensor& tensor : tensors) {
-      const bool here = item != items.end() && member.tensors[*item].name == tensor.name;
-      order.push_back(here ? std::optional(*item++) : std::nullopt);
-    }
-  }
-  return order;
+ItemOrder source_order(const Group& sources, const BatchMember& member) {
+  return order_of(sources, member, [](const SideTensor& sent, const End&) { return sent.items; });
+}
+
+ItemOrder target_order(const Group& sources, const Group& targets, const BatchMember& member) {
+  return order_of(sources, member, [&](const SideTensor& sent, const End& end) {
+    const auto side = targets.sides.find(end);
+    if (side == targets.sides.end() || sent.name.empty()) return std::size_t{1};
+    const auto& taken = targets.tensors(side->second).of(side->second.ranks.front());
+    const SideTensor* wanted = taken_as(taken, sent, 0);
+    return wanted == nullptr ? std::size_t{1} : wanted->items;
+  });
 }
 
 }  // namespace tensorbus::bus

@@ -54,6 +54,9 @@ std::vector<End> remote_ends(const BatchMember& member);
 // share; says which tensor does not.
 void check_tensors(const Group& one, const Group& other);
 
+// Whether the ranks of each of its sides say the same of their tensors.
+bool agrees(const Group& group);
+
 // Why this group cannot send to that one, or ok.
 Status may_send(const Group& sources, const Group& targets);
 
@@ -61,18 +64,21 @@ Status may_send(const Group& sources, const Group& targets);
 Status are_named(const Group& sources, const Group& targets);
 
 // Plans of all the senders' tensors, in the order that both ends count them: by pair, then by name
-// or position. Tensors that the reader has no part in are planned for nobody.
+// or position. Tensors that the reader's side does not take are planned for nobody.
 struct Passage {
   std::vector<plan::Plan> plans;
   std::uint64_t fingerprint = 0;  // equal where plans are
 };
 Passage make_passage(const Group& sources, const Group& targets, Rank reader);
 
-// What messages call the senders' tensors, in that order.
+// What messages call the senders' local tensors, in the order in which parts count them.
 std::vector<std::string> labels_of(const Group& sources);
 
-// For every tensor of the senders, in that order, which item of this registration it is.
-std::vector<std::optional<std::size_t>> item_order(const Group& sources, const BatchMember& member);
+// The items of a registration as parts of these plans count local tensors; nothing for what is not
+// at this rank.
+using ItemOrder = std::vector<std::optional<std::size_t>>;
+ItemOrder source_order(const Group& sources, const BatchMember& member);
+ItemOrder target_order(const Group& sources, const Group& targets, const BatchMember& member);
 
 inline Rank first_source(const Group& sources) {
   return sources.sides.begin()->second.ranks.front();

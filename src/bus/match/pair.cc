@@ -82,6 +82,24 @@ Catalog::PairMembers living(const Catalog& catalog, const End& end, const KnownF
   return members;
 }
 
+// Who waits for this side, if the one that this side waits for is not there: one of the two names
+// may be mistyped. Empty: nobody does.
+std::string who_waits_instead(const Catalog& catalog, const InitPair& pair) {
+  std::vector<std::string> sides;
+  for (const auto& [end, members] : catalog.pairs()) {
+    if (end.side == pair.local || end.side == pair.remote) continue;
+    std::vector<Rank> ranks;
+    for (const auto& [rank, member] : members) {
+      if (member->remote == pair.local && member->failed.empty()) ranks.push_back(rank);
+    }
+    if (ranks.empty()) continue;
+    sides.push_back(fmt::format("\"{}\" (rank {})", end.side, fmt::join(ranks, ", ")));
+  }
+  if (sides.empty()) return {};
+  return fmt::format("; side {} waits for \"{}\": did you mean it?", fmt::join(sides, " and side "),
+                     pair.local);
+}
+
 }  // namespace
 
 std::optional<std::size_t> position_in(const Shape& mesh, const Shape& coordinate) {
@@ -158,6 +176,7 @@ void check_match(const Side& one, const Side& other) {
 Verdict assess(const Catalog& catalog, const InitPair& pair, const KnownFailures& known) {
   try {
     const Finding local = find_side(catalog, {pair.pair, pair.local}, &known);
+    if (pair.alone) return {local.side.has_value(), {}, false, local.missing};
     const Finding remote = find_side(catalog, {pair.pair, pair.remote}, &known);
     if (local.side && remote.side) {
       check_match(*local.side, *remote.side);
@@ -165,7 +184,11 @@ Verdict assess(const Catalog& catalog, const InitPair& pair, const KnownFailures
     }
     std::string missing = local.missing;
     if (!missing.empty() && !remote.missing.empty()) missing += "; ";
-    return {false, {}, false, missing + remote.missing};
+    missing += remote.missing;
+    if (catalog.members({pair.pair, pair.remote}).empty()) {
+      missing += who_waits_instead(catalog, pair);
+    }
+    return {false, {}, false, missing};
   } catch (const FailedElsewhere& error) {
     return {false, error.status(), true, ""};
   } catch (const Error& error) {

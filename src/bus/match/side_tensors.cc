@@ -8,6 +8,7 @@
 #include <utility>
 
 #include "base/refuse.h"
+#include "bus/match/problems.h"
 #include "tensor/global_shape.h"
 #include "tensorbus/status.h"
 
@@ -15,19 +16,14 @@ namespace tensorbus::bus {
 namespace {
 
 using tensorbus::to_string;
-using Problems = std::vector<std::string>;
-
-void refuse_if_any(const std::string& what, const Problems& problems) {
-  if (!problems.empty()) refuse(fmt::format("{}: {}", what, fmt::join(problems, "; ")));
-}
 
 std::string label(const End& end, const std::string& name, std::size_t position) {
   if (!name.empty()) return fmt::format("tensor \"{}\" of pair \"{}\"", name, end.pair);
   return fmt::format("tensor {} of pair \"{}\"", position, end.pair);
 }
 
-// One tensor at the ranks that have a part of it.
-using Parts = std::map<Rank, const TensorRecord*>;
+// One tensor at the ranks that have a part of it; several parts of a rank are as it gave them.
+using Parts = std::multimap<Rank, const TensorRecord*>;
 // By name, or by position where they have none.
 using PartsByName = std::map<std::pair<std::string, std::size_t>, Parts>;
 
@@ -38,7 +34,7 @@ PartsByName collect(const Registrations& members, const Side& side) {
     std::size_t position = 0;
     for (const std::size_t at : items_of(member, side.end)) {
       const TensorRecord& tensor = member.tensors[at];
-      parts[{tensor.name, tensor.name.empty() ? position++ : 0}][rank] = &tensor;
+      parts[{tensor.name, tensor.name.empty() ? position++ : 0}].emplace(rank, &tensor);
     }
   }
   return parts;
@@ -103,7 +99,7 @@ Shape whole_shape(const Layout& layout, const Parts& parts) {
   std::vector<Shape> locals;
   std::optional<Shape> given;
   for (const Rank rank : layout.mesh().ranks()) {
-    const TensorRecord& tensor = *parts.at(rank);
+    const TensorRecord& tensor = *parts.find(rank)->second;
     locals.push_back(tensor.shape);
     if (!tensor.global_shape) continue;
     if (given && *given != *tensor.global_shape) {
@@ -126,15 +122,51 @@ void check_dtypes(const Parts& parts) {
   }
 }
 
-void check_all_have_it(const Side& side, const Parts& parts) {
+// In a batch with versions whoever has a tensor has all of it.
+Layout layout_without_own(const Registrations& members, const Side& side, const Parts& parts) {
+  std::vector<Rank> with;
   std::vector<Rank> without;
-  for (const Rank rank : side.ranks) {
-    if (!parts.contains(rank)) without.push_back(rank);
+  for (const Rank rank : side.ranks) (parts.contains(rank) ? with : without).push_back(rank);
+  if (without.empty()) return *side.layout;
+  if (!members.at(with.front())->versioned) {
+    refuse(fmt::format("rank {} has it, rank {} has not", parts.begin()->first,
+                       fmt::join(without, ", ")));
   }
-  if (without.empty()) return;
-  refuse(fmt::format("rank {} has it, rank {} has not", parts.begin()->first,
-                     fmt::join(without, ", ")));
+  return Layout(Mesh({static_cast<std::int64_t>(with.size())}, with), {Replicate{}});
 }
+
+// What ranks have of a tensor of which at least one has boxes.
+class BoxedTensor {
+ public:
+  // Throws Error(invalid_argument) without the tensor's name.
+  explicit BoxedTensor(const Parts& parts) {
+    for (const auto& [rank, part] : parts) {
+      if (part->layout) {
+        refuse(fmt::format("rank {} has it as a DTensor and others as parts", rank));
+      }
+      const Shape& said = part->start ? *part->global_shape : part->shape;
+      if (boxes.empty()) whole = said;
+      if (said != whole) disagree(rank, *part, boxes.begin()->first);
+      auto& list = boxes[rank];
+      list.push_back({part->start.value_or(Shape(whole.size(), 0)), part->shape});
+      most = std::max(most, list.size());
+    }
+  }
+
+  Shape whole;
+  plan::Boxes boxes;
+  std::size_t most = 1;
+
+ private:
+  [[noreturn]] void disagree(Rank rank, const TensorRecord& part, Rank first) const {
+    if (part.start) {
+      refuse(fmt::format("rank {} says that its whole shape is {}, rank {} says {}", rank,
+                         to_string(*part.global_shape), first, to_string(whole)));
+    }
+    refuse(fmt::format("rank {} has it as a whole of {}, rank {} as a part of {}", rank,
+                       to_string(part.shape), first, to_string(whole)));
+  }
+};
 
 SideTensors shared_tensors(const Registrations& members, const Side& side) {
   SideTensors tensors;
@@ -142,19 +174,31 @@ SideTensors shared_tensors(const Registrations& members, const Side& side) {
   OwnLayouts own(members);
   for (const auto& [key, parts] : collect(members, side)) {
     const std::string name = label(side.end, key.first, key.second);
+    const auto any = [&parts](auto said) {
+      return std::ranges::any_of(parts, [&](const auto& each) { return said(*each.second); });
+    };
     try {
-      const bool has_own = std::ranges::any_of(
-          parts, [](const auto& part) { return part.second->layout.has_value(); });
-      if (!has_own) check_all_have_it(side, parts);
-      const Layout& layout = has_own ? own.of(parts) : *side.layout;
       check_dtypes(parts);
+      const Dtype dtype = parts.begin()->second->dtype;
+      if (any([](const TensorRecord& part) { return part.start.has_value(); })) {
+        BoxedTensor boxed(parts);
+        tensors.shared.push_back({key.first, name, dtype, std::move(boxed.whole),
+                                  std::move(boxed.boxes), false, boxed.most});
+        continue;
+      }
+      const bool has_own = any([](const TensorRecord& part) { return part.layout.has_value(); });
+      const Layout layout = has_own ? own.of(parts) : layout_without_own(members, side, parts);
       tensors.shared.push_back(
-          {key.first, name, parts.begin()->second->dtype, whole_shape(layout, parts), layout});
+          {key.first, name, dtype, whole_shape(layout, parts), layout, !has_own});
     } catch (const Error& error) {
-      problems.push_back(name + ": " + error.what());
+      problems.add(Cause::disagreement, name + ": " + error.what());
     }
   }
-  refuse_if_any(to_string(side.end), problems);
+  problems.refuse_if_any(to_string(side.end));
+  tensors.subset = std::ranges::all_of(side.ranks, [&](Rank rank) {
+    const auto& versioned = members.at(rank)->versioned;
+    return versioned && versioned->subset;
+  });
   return tensors;
 }
 
@@ -186,44 +230,6 @@ std::vector<std::size_t> items_of(const BatchMember& member, const End& end) {
 
 SideTensors tensors_of(const Registrations& members, const Side& side) {
   return side.layout ? shared_tensors(members, side) : one_to_one_tensors(members, side);
-}
-
-void check_tensors(const End& one_end, const std::vector<SideTensor>& one, const End& other_end,
-                   const std::vector<SideTensor>& other) {
-  const std::string what = fmt::format("pair \"{}\"", one_end.pair);
-  const bool named = (!one.empty() && !one.front().name.empty()) ||
-                     (!other.empty() && !other.front().name.empty());
-  if (!named && one.size() != other.size()) {
-    refuse(fmt::format("{}: \"{}\" has registered {} tensors, \"{}\" {}", what, one_end.side,
-                       one.size(), other_end.side, other.size()));
-  }
-  Problems problems;
-  auto a = one.begin();
-  auto b = other.begin();
-  while (a != one.end() || b != other.end()) {
-    if (b == other.end() || (a != one.end() && a->name < b->name)) {
-      problems.push_back(fmt::format("\"{}\" is missing at \"{}\"", (a++)->name, other_end.side));
-      continue;
-    }
-    if (a == one.end() || b->name < a->name) {
-      problems.push_back(fmt::format("\"{}\" is missing at \"{}\"", (b++)->name, one_end.side));
-      continue;
-    }
-    if (a->shape != b->shape) {
-      problems.push_back(fmt::format("{} has the shape {} at \"{}\" and {} at \"{}\"", a->label,
-                                     to_string(a->shape), one_end.side, to_string(b->shape),
-                                     other_end.side));
-    } else if (!castable(a->dtype, b->dtype)) {
-      problems.push_back(fmt::format(
-          "{}: {} at \"{}\" and {} at \"{}\" do not convert into each "
-          "other",
-          a->label, to_string(a->dtype), one_end.side, to_string(b->dtype), other_end.side));
-    } else if (a->layout.has_partial() && b->layout.has_partial()) {
-      problems.push_back(fmt::format("{} has Partial placements on both sides", a->label));
-    }
-    ++a, ++b;
-  }
-  refuse_if_any(what, problems);
 }
 
 }  // namespace tensorbus::bus

@@ -9,7 +9,7 @@
 
 #include "bus/directory/records.h"
 #include "bus/match/pair.h"
-#include "tensorbus/layout.h"
+#include "tensorbus/plan.h"
 
 namespace tensorbus::bus {
 
@@ -24,12 +24,18 @@ struct SideTensor {
   std::string label;  // for messages
   Dtype dtype = Dtype::float32;
   Shape shape;  // of the whole tensor
-  Layout layout;
+  plan::Spread spread;
+  bool plain = false;     // its ranks said nothing of it but its own shape
+  std::size_t items = 1;  // that a rank has of it at most
+
+  const Layout* layout() const { return std::get_if<Layout>(&spread); }
+  bool has_partial() const { return layout() != nullptr && layout()->has_partial(); }
 };
 
 struct SideTensors {
   std::vector<SideTensor> shared;                      // with a layout
   std::map<Rank, std::vector<SideTensor>> one_to_one;  // without: each rank has its own
+  bool subset = false;                                 // the other side may have more than these
 
   const std::vector<SideTensor>& of(Rank rank) const {
     return one_to_one.empty() ? shared : one_to_one.at(rank);
@@ -37,12 +43,9 @@ struct SideTensors {
 };
 
 // A tensor has the side's layout, and then every rank of the side has a part of it; or one of its
-// own, and then every rank of that has. Throws Error(invalid_argument) that lists whatever the
-// ranks disagree about.
+// own, and then every rank of that has; or boxes, or is whole, at the ranks that have it. In a
+// batch with versions that is so without a layout of its own, too. Throws Error(invalid_argument)
+// that lists whatever the ranks disagree about.
 SideTensors tensors_of(const Registrations& members, const Side& side);
-
-// Throws Error(invalid_argument) that lists whatever does not fit between two sides of a pair.
-void check_tensors(const End& one_end, const std::vector<SideTensor>& one, const End& other_end,
-                   const std::vector<SideTensor>& other);
 
 }  // namespace tensorbus::bus

@@ -41,6 +41,10 @@ class Operations {
   std::map<fabric::OpId, Handler> handlers_;
 };
 
+// Whether a message was for whoever was asked. One that cannot be answered yet is kept by the
+// agent.
+enum class Taken : std::uint8_t { no, later, done };
+
 struct Context {
   Rank rank = 0;
   fabric::Fabric& fabric;

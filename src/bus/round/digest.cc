@@ -35,7 +35,10 @@ plan::Program program_for(const plan::Stream& stream, Digest::End end,
   const plan::Strides strides = fabric::strides_of(tensors);
   if (end == Digest::End::source) return plan::compile(stream, &strides, nullptr);
   plan::Program program = plan::compile(stream, nullptr, &strides);
-  for (plan::ProgramPart& part : program.parts) part.source = part.target;
+  for (plan::ProgramPart& part : program.parts) {
+    part.source = part.target;
+    part.source_tensor = part.target_tensor;
+  }
   for (plan::Run& run : program.runs) {
     run.source = run.target;
     run.source_row = run.target_row;
@@ -97,7 +100,7 @@ void Digest::add(std::size_t index) {
   for (const plan::Run& run : program_.runs_of(chunk)) {
     while (sums_.size() < run.part) finish_part();
     const plan::ProgramPart& part = program_.parts[run.part];
-    const std::byte* first = staging_.sources()[part.tensor] + run.source;
+    const std::byte* first = staging_.sources()[part.source_tensor] + run.source;
     if (run.rows > 1 || run.planes > 1 || part.source != part.wire) {
       if (!packed) copy::gather_chunk(program_, chunk, staging_.sources(), wire_);
       packed = true;

@@ -27,6 +27,7 @@ Bounds bounds_of(const plan::Spans& spans) {
 // The same reduction, of tensors that member streams have filled.
 plan::Stream from_scratch(plan::Stream reduction) {
   for (plan::Part& part : reduction.parts) {
+    part.source_tensor = part.target_tensor;
     for (std::size_t dim = 0; dim < part.dims.size(); ++dim) {
       const Bounds bounds = bounds_of(part.dims[dim]);
       part.source_shape[dim] = bounds.end - bounds.first;
@@ -39,7 +40,7 @@ plan::Stream from_scratch(plan::Stream reduction) {
 plan::Strides strides_of_scratch(const plan::Stream& reduction, std::size_t tensors) {
   plan::Strides strides(tensors);
   for (const plan::Part& part : reduction.parts) {
-    strides[part.tensor] = plan::contiguous_strides(part.source_shape);
+    strides[part.target_tensor] = plan::contiguous_strides(part.source_shape);
   }
   return strides;
 }
@@ -88,9 +89,9 @@ Fold::Fold(const plan::Stream& reduction, std::span<const TensorView> targets,
     std::size_t offset = 0;
     for (const plan::Part& part : reduction_.parts) {
       std::byte* first = member.memory.get() + offset;
-      member.tensors[part.tensor] = {first, part.types.source, part.source_shape,
-                                     strides_[part.tensor]};
-      member.first[part.tensor] = first;
+      member.tensors[part.target_tensor] = {first, part.types.source, part.source_shape,
+                                            strides_[part.target_tensor]};
+      member.first[part.target_tensor] = first;
       offset += scratch_bytes(part);
     }
     members_.push_back(std::move(member));

@@ -39,12 +39,12 @@ class Fold {
   struct Member {
     std::shared_ptr<const plan::Stream> stream;
     std::unique_ptr<std::byte[]> memory;
-    std::vector<TensorView> tensors;      // by position in the batch
+    std::vector<TensorView> tensors;      // where the targets are
     std::vector<const std::byte*> first;  // of the tensors
   };
 
   const plan::Stream reduction_;  // from scratch
-  const plan::Strides strides_;   // of scratch, by position in the batch
+  const plan::Strides strides_;   // of scratch, which lies where the targets do
   const plan::Program program_;
   fabric::TargetSide targets_;
   std::vector<Member> members_;

@@ -4,7 +4,6 @@
 #include <utility>
 
 #include "base/log.h"
-#include "base/overloaded.h"
 
 namespace tensorbus::bus {
 namespace {
@@ -14,18 +13,20 @@ constexpr Duration between_tries = std::chrono::milliseconds(200);
 }  // namespace
 
 Herald::Herald(Context& context, Follow wish, std::int64_t generation, Rank first,
-               std::optional<fabric::Address> address)
+               std::optional<fabric::Address> address, std::set<Rank> senders)
     : context_(context),
       wish_(std::move(wish)),
       generation_(generation),
       first_(first),
-      address_(std::move(address)) {
+      address_(std::move(address)),
+      senders_(std::move(senders)) {
   if (!is_first()) follow();
 }
 
 void Herald::follow() {
   retry_at_ = TimePoint::max();
   asked_ = false;
+  answered_ = false;
   serial_ = context_.random();
   try {
     connection_ = context_.connections.open(*address_, Deadline(context_.now + connect_patience));
@@ -41,6 +42,7 @@ void Herald::follow() {
 void Herald::ask() {
   if (std::exchange(asked_, true)) return;
   context_.connections.send(*connection_, generation_, serial_, wish_);
+  tell_completed();
 }
 
 void Herald::on_up(const PeerConnectionPtr& connection) {
@@ -58,10 +60,12 @@ void Herald::step() {
   if (retry_at_ <= context_.now) follow();
 }
 
-void Herald::add_follower(const PeerConnectionPtr& connection, std::uint64_t serial) {
-  followers_.push_back({connection, serial});
+void Herald::add_follower(const PeerConnectionPtr& connection, std::uint64_t serial, Rank rank) {
+  followers_.push_back({connection, serial, rank});
   if (begun_ != 0) context_.connections.send(*connection, generation_, serial, Begun{begun_});
   if (ended_.round != 0) context_.connections.send(*connection, generation_, serial, ended_);
+  // In any case: what the follower told before it was one was dropped, and is told again then.
+  context_.connections.send(*connection, generation_, serial, common_);
 }
 
 void Herald::tell_all(const MessageBody& body) {
@@ -82,19 +86,97 @@ void Herald::tell_ended(std::int64_t round, std::map<Rank, ReaderOutcome> reader
   tell_all(ended_);
 }
 
-void Herald::on_message(const AgentMessage& message) {
+bool Herald::knows(const PeerConnectionPtr& connection, std::uint64_t serial) const noexcept {
+  if (connection_ != nullptr && serial == serial_) return true;
+  return std::ranges::any_of(followers_, [&](const Follower& each) {
+    return each.connection == connection && each.serial == serial;
+  });
+}
+
+void Herald::on_message(const PeerConnectionPtr& connection, const AgentMessage& message) {
   if (message.generation != generation_) return;
   std::visit(Overloaded{
                  [&](const Begun& begun) { begun_ = std::max(begun_, begun.round); },
                  [&](const Ended& ended) {
                    if (ended.round > ended_.round) ended_ = ended;
                  },
+                 [&](const Completed& completed) { on_completed(connection, message, completed); },
+                 [&](const Common& common) {
+                   if (common.version >= common_.version) common_ = common;
+                   if (!std::exchange(answered_, true)) tell_completed();
+                 },
                  [](const Follow&) {},  // the batch answers it
                  // Nothing that passes between senders.
-                 [](const OneOf<Subscribe, Join, Start, Leave, Look, Moved> auto&) {},
-                 [](const OneOf<Subscribed, Joined, Offer, Sums, Over> auto&) {},
+                 [](const ToSource auto&) {},
+                 [](const ToReader auto&) {},
+                 [](const ToPuller auto&) {},
+                 [](const OneOf<Subscribe, Leave, Hold> auto&) {},
              },
              message.body);
+}
+
+void Herald::note_complete(std::vector<std::int64_t> versions) {
+  if (is_first()) return take_completed(first_, versions);
+  completed_ = std::move(versions);
+  tell_completed();
+}
+
+void Herald::tell_completed() {
+  if (connection_ == nullptr || !asked_ || completed_.empty()) return;
+  context_.connections.send(*connection_, generation_, serial_, Completed{completed_});
+}
+
+void Herald::on_completed(const PeerConnectionPtr& connection, const AgentMessage& message,
+                          const Completed& completed) {
+  const auto follower = std::ranges::find_if(followers_, [&](const Follower& each) {
+    return each.connection == connection && each.serial == message.serial;
+  });
+  if (follower == followers_.end()) return;
+  take_completed(follower->rank, completed.versions);
+  const auto newest = std::ranges::max_element(completed.versions);
+  if (newest == completed.versions.end()) return;
+  context_.connections.send(*connection, generation_, message.serial,
+                            Common{common_.version, lacking(*newest), common_.doomed});
+}
+
+void Herald::take_completed(Rank rank, const std::vector<std::int64_t>& versions) {
+  shelves_[rank] = {versions.begin(), versions.end()};
+  Common now{common_.version, {}, {}};
+  for (const auto& [each, kept] : shelves_) {
+    for (const std::int64_t version : kept) {
+      if (lacking(version).empty()) now.version = std::max(now.version, version);
+    }
+  }
+  for (const auto& [each, kept] : shelves_) {
+    for (const std::int64_t version : kept) {
+      if (version > now.version && is_doomed(version)) now.doomed.push_back(version);
+    }
+  }
+  std::ranges::sort(now.doomed);
+  now.doomed.erase(std::ranges::unique(now.doomed).begin(), now.doomed.end());
+  now.doomed.resize(std::min(now.doomed.size(), most_slots));
+  if (now == common_) return;
+  common_ = now;
+  tell_all(common_);
+}
+
+// Versions only grow: whoever has a later one without this one will never have this one.
+bool Herald::is_doomed(std::int64_t version) const {
+  return std::ranges::any_of(shelves_, [&](const auto& each) {
+    const std::set<std::int64_t>& kept = each.second;
+    return !kept.empty() && *kept.rbegin() > version && !kept.contains(version);
+  });
+}
+
+std::vector<Rank> Herald::lacking(std::int64_t version) const {
+  if (!is_first()) return common_.lacking;
+  std::vector<Rank> ranks;
+  for (const Rank rank : senders_) {
+    const auto found = shelves_.find(rank);
+    if (found == shelves_.end() || !found->second.contains(version)) ranks.push_back(rank);
+  }
+  ranks.resize(std::min(ranks.size(), most_named));
+  return ranks;
 }
 
 bool Herald::has_begun(std::int64_t round) const noexcept {

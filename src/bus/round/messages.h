@@ -10,6 +10,7 @@
 #include <variant>
 #include <vector>
 
+#include "base/overloaded.h"
 #include "bus/directory/records.h"
 #include "bus/round/word.h"
 #include "tensorbus/status.h"
@@ -163,12 +164,14 @@ void fields(Archive& a, Over& m) {
 struct Follow {
   std::string batch;
   End group;
+  Rank rank = 0;  // who follows
   friend bool operator==(const Follow&, const Follow&) = default;
 };
 template <typename Archive>
 void fields(Archive& a, Follow& m) {
   a("batch", m.batch);
   a("group", m.group);
+  a.natural("rank", m.rank);
 }
 struct Begun {
   std::int64_t round = 0;
@@ -190,13 +193,118 @@ void fields(Archive& a, Ended& m) {
   for (const auto& [rank, how] : m.readers) a.require(rank >= 0, "there is no such rank");
 }
 
-using MessageBody = std::variant<Subscribe, Join, Start, Leave, Look, Subscribed, Joined, Offer,
-                                 Over, Sums, Moved, Follow, Begun, Ended>;
-
-constexpr std::array<std::string_view, 14> kinds_of(const MessageBody*) {
-  return {"subscribe", "join", "start", "leave", "look",   "subscribed", "joined",
-          "offer",     "over", "sums",  "moved", "follow", "begun",      "ended"};
+// Of a shelf. From source to reader: the answer to a subscription, with what every slot holds, and
+// later what a slot holds now.
+inline constexpr std::size_t most_slots = 64;
+struct ShelfSlot {
+  std::uint64_t region = 0;
+  std::int64_t version = 0;  // 0: none
+  std::uint64_t ticket = 0;
+  friend bool operator==(const ShelfSlot&, const ShelfSlot&) = default;
+};
+template <typename Archive>
+void fields(Archive& a, ShelfSlot& m) {
+  a("region", m.region);
+  a.natural("version", m.version);
+  a("ticket", m.ticket);
 }
+struct Shelved {
+  Status status;
+  std::vector<ShelfSlot> slots;
+  friend bool operator==(const Shelved&, const Shelved&) = default;
+};
+template <typename Archive>
+void fields(Archive& a, Shelved& m) {
+  a("code", m.status.code);
+  a.message("message", m.status.message, longest_reason_told);
+  a.list("slots", m.slots, most_slots);
+}
+struct Published {
+  std::size_t slot = 0;
+  std::int64_t version = 0;
+  std::uint64_t ticket = 0;
+  friend bool operator==(const Published&, const Published&) = default;
+};
+template <typename Archive>
+void fields(Archive& a, Published& m) {
+  a.number("slot", m.slot, 0, most_slots - 1);
+  a.natural("version", m.version);
+  a("ticket", m.ticket);
+}
+// The worker at the source has closed: nothing follows this version there.
+struct Finished {
+  std::int64_t version = 0;
+  friend bool operator==(const Finished&, const Finished&) = default;
+};
+template <typename Archive>
+void fields(Archive& a, Finished& m) {
+  a.natural("version", m.version);
+}
+// From reader to source: what it would like to find there for a while, in place of what it said
+// before. With `newest` also the newest version that there is and all that come: which one that is
+// the source answers.
+struct Hold {
+  std::vector<std::int64_t> versions;
+  bool newest = false;
+  friend bool operator==(const Hold&, const Hold&) = default;
+};
+template <typename Archive>
+void fields(Archive& a, Hold& m) {
+  a.list("versions", m.versions, 2);
+  a("newest", m.newest);
+}
+struct Held {
+  std::int64_t version = 0;  // 0: there is none yet
+  friend bool operator==(const Held&, const Held&) = default;
+};
+template <typename Archive>
+void fields(Archive& a, Held& m) {
+  a.natural("version", m.version);
+}
+// From a sender to the first one of its side: what it has; and what that answers: the newest
+// version that all senders have had, who lacks the newest of this one, and which later versions
+// will never be everywhere.
+struct Completed {
+  std::vector<std::int64_t> versions;
+  friend bool operator==(const Completed&, const Completed&) = default;
+};
+template <typename Archive>
+void fields(Archive& a, Completed& m) {
+  a.list("versions", m.versions, most_slots);
+}
+inline constexpr std::size_t most_named = 16;
+struct Common {
+  std::int64_t version = 0;
+  std::vector<Rank> lacking;
+  std::vector<std::int64_t> doomed;
+  friend bool operator==(const Common&, const Common&) = default;
+};
+template <typename Archive>
+void fields(Archive& a, Common& m) {
+  a.natural("version", m.version);
+  a.list("lacking", m.lacking, most_named);
+  a.list("doomed", m.doomed, most_slots);
+}
+
+using MessageBody =
+    std::variant<Subscribe, Join, Start, Leave, Look, Subscribed, Joined, Offer, Over, Sums, Moved,
+                 Follow, Begun, Ended, Shelved, Published, Finished, Hold, Held, Completed, Common>;
+
+constexpr std::array<std::string_view, 21> kinds_of(const MessageBody*) {
+  return {"subscribe", "join",      "start",    "leave", "look",   "subscribed", "joined",
+          "offer",     "over",      "sums",     "moved", "follow", "begun",      "ended",
+          "shelved",   "published", "finished", "hold",  "held",   "completed",  "common"};
+}
+
+// Who says what to whom, for those who take some kinds of messages only.
+template <typename T>
+concept ToSource = OneOf<T, Join, Start, Look, Moved>;
+template <typename T>
+concept ToReader = OneOf<T, Subscribed, Joined, Offer, Sums, Over>;
+template <typename T>
+concept ToPuller = OneOf<T, Shelved, Published, Finished, Held>;
+template <typename T>
+concept AmongSenders = OneOf<T, Follow, Begun, Ended, Completed, Common>;
 
 struct AgentMessage {
   std::uint64_t sequence = 0;  // on this connection, from 1

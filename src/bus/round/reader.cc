@@ -5,7 +5,6 @@
 #include <algorithm>
 
 #include "base/log.h"
-#include "base/overloaded.h"
 
 namespace tensorbus::bus {
 namespace {
@@ -128,8 +127,10 @@ void Reader::on_message(const PeerConnectionPtr& connection, const AgentMessage&
                  [&](const Sums& sums) { on_sums(source, sums); },
                  [&](const Over& over) { on_over(rank, over); },
                  // Nothing that a reader is told.
-                 [](const OneOf<Subscribe, Join, Start, Leave, Look, Moved> auto&) {},
-                 [](const OneOf<Follow, Begun, Ended> auto&) {},
+                 [](const ToSource auto&) {},
+                 [](const ToPuller auto&) {},
+                 [](const AmongSenders auto&) {},
+                 [](const OneOf<Subscribe, Leave, Hold> auto&) {},
              },
              message.body);
 }

@@ -97,7 +97,7 @@ void Recv::compare(const RecvPart& part) {
   std::vector<std::string> wrong;
   for (std::size_t at = 0; at < part.sums.size(); ++at) {
     if (part.sums[at] == part.digest->sums()[at]) continue;
-    wrong.push_back(labels_->at(part.stream->parts[at].tensor));
+    wrong.push_back(labels_->at(part.stream->parts[at].source_tensor));
   }
   throw Error(
       Code::failed,

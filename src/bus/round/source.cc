@@ -2,8 +2,6 @@
 
 #include <algorithm>
 
-#include "base/overloaded.h"
-
 namespace tensorbus::bus {
 namespace {
 
@@ -67,8 +65,10 @@ void Source::on_message(const PeerConnectionPtr& connection, const AgentMessage&
                  [](const Look&) {},       // whoever asks finished() looks
                  [](const Subscribe&) {},  // the batch answers it
                  // Nothing that a source is told.
-                 [](const OneOf<Subscribed, Joined, Offer, Sums, Over> auto&) {},
-                 [](const OneOf<Follow, Begun, Ended> auto&) {},
+                 [](const ToReader auto&) {},
+                 [](const ToPuller auto&) {},
+                 [](const AmongSenders auto&) {},
+                 [](const Hold&) {},
              },
              message.body);
 }

@@ -27,6 +27,9 @@ enum class Step : std::uint8_t {
   committing,
   received,  // a recv is over
   skipping,
+  slot_taken,  // a slot of a shelf is being filled
+  published,   // a version is complete on a shelf
+  pinning,     // a pull asks its sources to keep what they have
   closing,
 };
 inline constexpr std::size_t step_count = static_cast<std::size_t>(Step::closing) + 1;

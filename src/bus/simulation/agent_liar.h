@@ -76,6 +76,10 @@ class LiedTo {
         Transfer{"lied to", rank == 0 ? Direction::recv : Direction::send, std::nullopt, 1},
         QuerySignal{"lied to", false, std::nullopt, std::nullopt},
         QueryVersions{"lied to", std::nullopt},
+        Publish{"lied to", std::nullopt, 2, 10, true},
+        Shelve{"lied to", std::nullopt, 2},
+        Pull{"lied to", std::nullopt, std::nullopt, 1},
+        QueryNewest{"lied to", std::nullopt},
         CloseBatch{"lied to", again.registration}};
     const std::string bytes = encode(commands[dice_.byte() % commands.size()]);
     try {

@@ -15,9 +15,7 @@ bool is_of_joining(const MessageBody& body) {
   return std::visit(
       Overloaded{
           [](const OneOf<Subscribe, Join, Start, Leave, Follow> auto&) { return true; },
-          [](const OneOf<Look, Moved> auto&) { return false; },
-          [](const OneOf<Subscribed, Joined, Offer, Sums, Over> auto&) { return false; },
-          [](const OneOf<Begun, Ended> auto&) { return false; },
+          [](const auto&) { return false; },
       },
       body);
 }
@@ -56,6 +54,15 @@ void Checks::note_registered(std::uint64_t registration, Rank rank, std::uint64_
 std::optional<std::pair<End, std::int64_t>> Checks::generation_of(Life life) const {
   const auto found = generations_.find(life);
   return found == generations_.end() ? std::nullopt : std::optional(found->second);
+}
+
+std::vector<Life> Checks::senders_with(Life sender) const {
+  std::vector<Life> senders;
+  const auto generation = generation_of(sender);
+  for (const auto& [life, in] : generations_) {
+    if (generation && in == *generation) senders.push_back(life);
+  }
+  return senders;
 }
 
 std::optional<std::int64_t> Checks::goes_on_until(Life sender) const {
@@ -99,7 +106,7 @@ void Checks::on_store(const std::string& key, const std::optional<std::string>& 
                  [&](const GenerationKey& generation) {
                    on_generation(generation, decode_generation(*value));
                  },
-                 [](const OneOf<AgentKey, CallerKey, PairKey, VersionKey> auto&) {},
+                 [](const OneOf<AgentKey, CallerKey, PairKey, VersionKey, ShelfKey> auto&) {},
              },
              *parsed);
 }
@@ -228,6 +235,7 @@ std::vector<std::string> Checks::on_message(const fabric::Identity& from,
   std::uint64_t& extra = replayed_[connection];
   if (std::holds_alternative<Subscribe>(message.body) ||
       std::holds_alternative<Subscribed>(message.body) ||
+      std::holds_alternative<Shelved>(message.body) ||
       std::holds_alternative<Follow>(message.body)) {
     newest_serial_[connection] = message.serial;
   }

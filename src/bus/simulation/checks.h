@@ -51,6 +51,8 @@ class Checks {
   // Nothing: it belongs to none.
   std::optional<std::pair<End, std::int64_t>> generation_of(Life life) const;
 
+  // All senders of the generation of one of them.
+  std::vector<Life> senders_with(Life sender) const;
   // The last round of a generation that everybody must get through: somebody has left it after that
   // one. Nothing if nobody has, or if one of its senders has died.
   std::optional<std::int64_t> goes_on_until(Life sender) const;

@@ -108,9 +108,10 @@ class Fleet {
 
   // Element i of the whole tensor holds tag + i, wherever it lies.
   template <typename Visit>
-  void for_each(const TestSide& side, Rank rank, const Shape& shape, Visit visit) {
+  void for_each(const TestSide& side, Rank rank, const Shape& shape, Visit visit,
+                std::size_t tensor = 0) {
     const Holding holding = side.whole().holding(shape, rank);
-    const auto numbers = loans.at({rank, side.name})->numbers(0);
+    const auto numbers = loans.at({rank, side.name})->numbers(tensor);
     std::size_t place = 0;
     walk(holding, shape, 0, 0, [&](std::int64_t element) { visit(numbers[place++], element); });
   }

@@ -10,24 +10,26 @@ namespace {
 using std::chrono::microseconds;
 using std::chrono::seconds;
 
-// Larger than every tag: the largest of several sources is garbage if one is.
-constexpr std::int64_t garbage = std::int64_t{1} << 62;
-
-// An element tells where it comes from: the step that filled it in, the sender and its life.
-constexpr std::int64_t tag_of(std::int64_t step, Life life, std::int64_t element) {
-  return step << 40 | std::int64_t{life.rank} << 32 | life.number << 16 | element;
-}
-constexpr std::int64_t step_of(std::int64_t number) { return number >> 40; }
-constexpr Life life_of(std::int64_t number) {
-  return {static_cast<Rank>(number >> 32 & 0xFF), number >> 16 & 0xFFFF};
-}
-constexpr std::int64_t element_of(std::int64_t number) { return number & 0xFFFF; }
-
 }  // namespace
 
 Node& User::node() const { return world_.cluster.node(rank_); }
 
-std::string User::doing() const {
+void User::for_each(const Shape& shape, std::span<std::int64_t> numbers,
+                    const std::function<void(std::int64_t& number, std::int64_t i)>& visit) const {
+  const Holding holding = side_.whole().holding(shape, rank_);
+  auto number = numbers.begin();
+  for (const Interval& rows : holding.dims[0]) {
+    for (std::int64_t row = rows.begin; row < rows.end; ++row) {
+      for (const Interval& columns : holding.dims[1]) {
+        for (std::int64_t column = columns.begin; column < columns.end; ++column) {
+          visit(*number++, row * shape[1] + column);
+        }
+      }
+    }
+  }
+}
+
+std::string RoundUser::doing() const {
   constexpr const char* phases[] = {"init_pair", "register_tensors", "its transfers", "close",
                                     "close"};
   return fmt::format("rank {} of {} is stuck in {}, {}", rank_, side_.name,
@@ -35,7 +37,7 @@ std::string User::doing() const {
                      pending_.empty() ? "idle" : "its command is pending");
 }
 
-void User::die() {
+void RoundUser::die() {
   phase_ = Phase::init;
   pending_.clear();
   loan_.reset();
@@ -44,7 +46,7 @@ void User::die() {
   last_version_ = 0;
 }
 
-void User::lose_agent() {
+void RoundUser::lose_agent() {
   const bool enlisting = phase_ == Phase::enlist && !pending_.empty();
   pending_.clear();
   after_error_.clear();
@@ -61,7 +63,7 @@ void User::lose_agent() {
   ask_to_enlist();
 }
 
-void User::close() {
+void RoundUser::close() {
   if (phase_ != Phase::work && phase_ != Phase::enlist) return;
   for (const Pending& pending : pending_) {
     node().cancel(pending.id, {Code::cancelled, "the user closes"});
@@ -70,14 +72,14 @@ void User::close() {
   phase_ = Phase::closed;
 }
 
-void User::leave() {
+void RoundUser::leave() {
   world_.say("rank {}: close", rank_);
   world_.checks.note_leaving({rank_, life_}, opened_);
   phase_ = Phase::leave;
   pending_.push_back({node().submit(CloseBatch{"b", enlisting_.registration})});
 }
 
-void User::act() {
+void RoundUser::act() {
   if (!node().alive()) return;
   while (!pending_.empty()) {
     const Outcome* outcome = node().outcome(pending_.front().id);
@@ -103,7 +105,7 @@ void User::act() {
   }
 }
 
-void User::pass_time() {
+void RoundUser::pass_time() {
   if (!node().alive()) return;
   const TimePoint now = world_.cluster.clock().now();
   const auto passed = [&](std::optional<TimePoint>& at) {
@@ -131,20 +133,21 @@ void User::pass_time() {
 }
 
 // A registration that is cancelled leaves before its first round.
-void User::end_early(const Pending& pending, const std::string& why) {
+void RoundUser::end_early(const Pending& pending, const std::string& why) {
   if (phase_ == Phase::enlist) world_.checks.note_leaving({rank_, life_}, 0);
   node().cancel(pending.id, {Code::cancelled, why});
 }
 
 // The call raises now, whatever the agent does: the memory is the worker's again.
-void User::raise(const Pending& pending) {
+void RoundUser::raise(const Pending& pending) {
   world_.hit("raise", rank_);
   loan_->gate().move_to(pending.ticket + 1);
   spoil();
   node().cancel(pending.id, {Code::timeout, "the worker's deadline passed"});
 }
 
-void User::submit(Pending pending, Command command, std::shared_ptr<Loan> loan, Duration most) {
+void RoundUser::submit(Pending pending, Command command, std::shared_ptr<Loan> loan,
+                       Duration most) {
   const TimePoint now = world_.cluster.clock().now();
   const auto soon = [&] { return now + microseconds(world_.cluster.random(20'000)); };
   Deadline deadline = most == Duration::max() ? Deadline::never() : Deadline(now + most);
@@ -160,9 +163,9 @@ void User::submit(Pending pending, Command command, std::shared_ptr<Loan> loan, 
   pending_.push_back(pending);
 }
 
-void User::spoil() { std::ranges::fill(loan_->numbers(0), garbage); }
+void RoundUser::spoil() { std::ranges::fill(loan_->numbers(0), garbage); }
 
-void User::on_outcome(const Pending& pending, const Outcome& outcome) {
+void RoundUser::on_outcome(const Pending& pending, const Outcome& outcome) {
   const Status& status = outcome.status;
   // One of several sends, whose first has failed already.
   if (pending.round != 0 && phase_ == Phase::enlist) return;
@@ -194,7 +197,7 @@ void User::on_outcome(const Pending& pending, const Outcome& outcome) {
   world_.say("rank {}: {}", rank_, status.ok() ? "done" : status.message);
 }
 
-void User::init() {
+void RoundUser::init() {
   world_.say("rank {}: init_pair", rank_);
   submit({},
          InitPair{"p", side_.name, side_.remote, static_cast<std::int64_t>(side_.ranks.size()),
@@ -202,7 +205,7 @@ void User::init() {
          nullptr, seconds(2));
 }
 
-void User::enlist() {
+void RoundUser::enlist() {
   content_ = world_.content();
   shape_ = world_.shape_of(content_);
   read_here_ = 0;
@@ -224,7 +227,7 @@ void User::enlist() {
 }
 
 // As a link does with a DTensor.
-void User::name_tensor() {
+void RoundUser::name_tensor() {
   const auto place = std::ranges::find(side_.ranks, rank_) - side_.ranks.begin();
   SideLayout own = side_.layout;
   own.coordinate = {place};
@@ -237,7 +240,7 @@ void User::name_tensor() {
   enlisting_.versioned = Versioned{side_.sends ? Direction::send : Direction::recv, last_version_};
 }
 
-void User::ask_to_enlist() {
+void RoundUser::ask_to_enlist() {
   ++life_;
   accepted_ = 0;
   opened_ = 0;
@@ -246,27 +249,13 @@ void User::ask_to_enlist() {
   submit({}, enlisting_, loan_, seconds(2));
 }
 
-template <typename Visit>
-void User::for_each(Visit visit) {
-  const Holding holding = side_.whole().holding(shape_, rank_);
-  auto number = loan_->numbers(0).begin();
-  for (const Interval& rows : holding.dims[0]) {
-    for (std::int64_t row = rows.begin; row < rows.end; ++row) {
-      for (const Interval& columns : holding.dims[1]) {
-        for (std::int64_t column = columns.begin; column < columns.end; ++column) {
-          visit(*number++, row * shape_[1] + column);
-        }
-      }
-    }
-  }
-}
-
 // One send, or several that wait in the queue with the same contents.
-void User::send() {
+void RoundUser::send() {
   after_error_.clear();
   const std::int64_t step = accepted_ + 1;
   const Life life{rank_, life_};
-  for_each([&](std::int64_t& number, std::int64_t i) { number = tag_of(step, life, i); });
+  for_each(shape_, numbers(),
+           [&](std::int64_t& number, std::int64_t i) { number = tag_of(step, life, i); });
   const std::uint64_t count = world_.odds(4) ? 2 + world_.cluster.random(2) : 1;
   for (std::uint64_t each = 0; each < count; ++each) {
     Pending pending{{}, Direction::send, ++ticket_, ++accepted_};
@@ -281,7 +270,7 @@ void User::send() {
   }
 }
 
-void User::on_send(const Pending& pending, const Outcome& outcome) {
+void RoundUser::on_send(const Pending& pending, const Outcome& outcome) {
   const Life life{rank_, life_};
   loan_->gate().move_to(pending_.empty() ? ticket_ + 1 : pending_.front().ticket);
   if (pending_.empty()) spoil();
@@ -315,7 +304,7 @@ void User::on_send(const Pending& pending, const Outcome& outcome) {
   }
 }
 
-void User::check_send_went_on(const Pending& pending, const Outcome& outcome) {
+void RoundUser::check_send_went_on(const Pending& pending, const Outcome& outcome) {
   const auto until = world_.checks.goes_on_until({rank_, life_});
   if (until && pending.round > *until) return;
   if (until && outcome.status.message.find("register it again") != std::string::npos) {
@@ -335,7 +324,7 @@ void User::check_send_went_on(const Pending& pending, const Outcome& outcome) {
   }
 }
 
-void User::check_recv_went_on(const Outcome& outcome) {
+void RoundUser::check_recv_went_on(const Outcome& outcome) {
   if (!world_.calm() || outcome.status.code != Code::peer_lost) return;
   const auto until = world_.checks.goes_on_until(read_from_);
   if (!until || read_here_ == 0 || read_here_ >= *until) return;
@@ -343,7 +332,7 @@ void User::check_recv_went_on(const Outcome& outcome) {
                                     rank_, read_here_, *until));
 }
 
-void User::recv() {
+void RoundUser::recv() {
   after_error_.clear();
   spoil();
   submit({{}, Direction::recv}, Transfer{"b", Direction::recv, std::nullopt, 0}, nullptr,
@@ -352,18 +341,18 @@ void User::recv() {
 
 // A send that answers a send must end, or both wait for ever; so must a recv of tensors that the
 // others have changed.
-Duration User::patience() const {
+Duration RoundUser::patience() const {
   const bool may_be_alone = world_.linked() || (world_.two_way() && !world_.healed());
   return may_be_alone ? Duration(seconds(1)) : Duration::max();
 }
 
-void User::check_untouched() {
+void RoundUser::check_untouched() {
   if (after_error_.empty() || std::ranges::equal(after_error_, loan_->numbers(0))) return;
   world_.violate("I14", fmt::format("rank {}: written after the error", rank_));
   after_error_.clear();
 }
 
-void User::on_recv(const Pending& pending, const Outcome& outcome) {
+void RoundUser::on_recv(const Pending& pending, const Outcome& outcome) {
   if (outcome.status.ok()) {
     ++successes;
     ++world_.report.counts["recvs"];
@@ -382,11 +371,11 @@ void User::on_recv(const Pending& pending, const Outcome& outcome) {
   if (outcome.status.code == Code::invalid_argument) phase_ = Phase::enlist;
 }
 
-void User::check_received(std::int64_t round) {
+void RoundUser::check_received(std::int64_t round) {
   if (loan_->numbers(0).empty()) return;
   std::set<Life> sources;
   std::string wrong;
-  for_each([&](std::int64_t number, std::int64_t i) {
+  for_each(shape_, numbers(), [&](std::int64_t number, std::int64_t i) {
     const Life life = life_of(number);
     const auto tag = world_.tags.find({life, round});
     const bool right = number < garbage && element_of(number) == i && tag != world_.tags.end() &&

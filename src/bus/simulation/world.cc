@@ -1,6 +1,9 @@
 #include "bus/simulation/world.h"
 
 #include <algorithm>
+#include <array>
+
+#include "bus/simulation/shelf_user.h"
 
 namespace tensorbus::bus::simulation {
 namespace {
@@ -29,13 +32,19 @@ World::World(std::uint64_t seed, const Faults& faults)
   cluster.weather.network = odds(3);
   if (faults_.slow && odds(4)) cluster.weather.queue = 2 + cluster.random(3);
   if (faults_.slow && odds(4)) cluster.weather.words = 8 + cluster.random(8);
-  two_way_ = odds(3);
-  linked_ = !two_way_ && odds(2);
+  shelved_ = odds(4);
+  keep_ = 2 + cluster.random(2);
+  two_way_ = !shelved_ && odds(3);
+  linked_ = !shelved_ && !two_way_ && odds(2);
   make_sides();
   for (UserSide& side : sides_) {
     for (const Rank rank : side.ranks) {
       cluster.add(rank);
-      users_.push_back(std::make_unique<User>(*this, side, rank));
+      if (shelved_) {
+        users_.push_back(std::make_unique<ShelfUser>(*this, side, rank));
+      } else {
+        users_.push_back(std::make_unique<RoundUser>(*this, side, rank));
+      }
     }
     say("side {}: {} ranks from rank {} on, {}", side.name, side.ranks.size(), side.ranks.front(),
         to_string(side.layout.placements[0]));
@@ -75,9 +84,11 @@ void World::violate(const std::string& invariant, const std::string& what) {
   report.violations.push_back(invariant + ": " + what);
 }
 
-// A worker that has not registered has no memory to take back.
+// A worker that has not registered has no memory to take back, and one with a shelf lends none.
 bool can_hit(const std::string& fault, Step step) {
-  return fault != "raise" || (step != Step::started && step != Step::pairing);
+  constexpr std::array without{Step::started, Step::pairing, Step::slot_taken, Step::published,
+                               Step::pinning};
+  return fault != "raise" || std::ranges::find(without, step) == without.end();
 }
 
 void World::hit(const std::string& fault, Rank rank) {
@@ -115,6 +126,55 @@ void World::expect_progress(std::size_t most_steps) {
   }
 }
 
+std::int64_t World::newest_of_all(Life sender) const {
+  std::map<std::int64_t, std::size_t> counts;
+  const std::vector<Life> senders = checks.senders_with(sender);
+  for (const auto& [life, version] : shelved_versions) {
+    if (std::ranges::find(senders, life) != senders.end()) ++counts[version];
+  }
+  std::int64_t newest = 0;
+  for (const auto& [version, count] : counts) {
+    if (count == senders.size()) newest = version;
+  }
+  return newest;
+}
+
+std::optional<Life> World::publisher() const {
+  std::optional<Life> one;
+  for (const auto& user : users_) {
+    const auto& each = static_cast<const ShelfUser&>(*user);
+    if (!each.publishes()) continue;
+    const auto generation = checks.generation_of(each.life());
+    if (!generation || (one && checks.generation_of(*one) != generation)) return std::nullopt;
+    one = each.life();
+  }
+  return one;
+}
+
+void World::expect_newest(std::size_t most_steps) {
+  resting_ = true;
+  const auto publishers_rest = [&] {
+    return std::ranges::all_of(users_, [](const auto& user) {
+      const auto& each = static_cast<const ShelfUser&>(*user);
+      return !each.publishes() || each.rests();
+    });
+  };
+  std::size_t quiet_for = 0;  // what was published last is heard of later
+  for (std::size_t step = 0; step < most_steps && report.violations.empty(); ++step) {
+    quiet_for = publishers_rest() ? quiet_for + 1 : 0;
+    if (!rested_ && quiet_for > 3'000) {
+      rested_ = true;
+      for (const auto& user : users_) {
+        const bool publishes = static_cast<const ShelfUser&>(*user).publishes();
+        user->successes = publishes ? enough : 0;
+      }
+    }
+    if (rested_ && satisfied()) return;
+    happen();
+  }
+  if (report.violations.empty()) violate("I24", "not all readers have pulled what there is");
+}
+
 Report World::run() {
   if (!odds(4)) expect_progress(most_steps_before);
   healed_ = false;
@@ -129,6 +189,7 @@ Report World::run() {
   heal();
   say("no more faults");
   if (report.violations.empty()) expect_progress(most_steps_after);
+  if (report.violations.empty() && shelved_) expect_newest(most_steps_after);
   if (report.violations.empty()) finish();
   return std::move(report);
 }

@@ -4,10 +4,12 @@
 #include <fmt/format.h>
 
 #include <deque>
+#include <functional>
 #include <map>
 #include <memory>
 #include <optional>
 #include <set>
+#include <span>
 #include <string>
 #include <tuple>
 #include <vector>
@@ -30,27 +32,67 @@ struct UserSide {
 
 class World;
 
+// Larger than every tag: the largest of several sources is garbage if one is.
+inline constexpr std::int64_t garbage = std::int64_t{1} << 62;
+
+// An element tells where it comes from: the step that filled it in, the sender and its life.
+constexpr std::int64_t tag_of(std::int64_t step, Life life, std::int64_t element) {
+  return step << 40 | std::int64_t{life.rank} << 32 | life.number << 16 | element;
+}
+constexpr std::int64_t step_of(std::int64_t number) { return number >> 40; }
+constexpr Life life_of(std::int64_t number) {
+  return {static_cast<Rank>(number >> 32 & 0xFF), number >> 16 & 0xFFFF};
+}
+constexpr std::int64_t element_of(std::int64_t number) { return number & 0xFFFF; }
+
+// The user of one rank.
 class User {
  public:
   User(World& world, const UserSide& side, Rank rank) : world_(world), side_(side), rank_(rank) {}
+  virtual ~User() = default;
+  User(const User&) = delete;
+  User& operator=(const User&) = delete;
 
   // Does what comes next for it, if it waits for nothing.
-  void act();
+  virtual void act() = 0;
   // Loses patience with what it waits for.
-  void pass_time();
+  virtual void pass_time() = 0;
   // No byte of what it received is written after an error.
-  void check_untouched();
-  void die();
+  virtual void check_untouched() = 0;
+  virtual void die() = 0;
   // Its agent died and another has taken over: what was pending has failed.
-  void lose_agent();
-  void close();
+  virtual void lose_agent() = 0;
+  virtual void close() = 0;
+  virtual bool closed() const = 0;
+  virtual std::string doing() const = 0;
 
   Rank rank() const noexcept { return rank_; }
-  const UserSide& side() const noexcept { return side_; }
-  bool idle() const noexcept { return pending_.empty(); }
-  bool closed() const noexcept { return phase_ == Phase::closed && pending_.empty(); }
-  std::string doing() const;
   std::size_t successes = 0;
+
+ protected:
+  Node& node() const;
+  // Its part of a tensor of the side, element by element.
+  void for_each(const Shape& shape, std::span<std::int64_t> numbers,
+                const std::function<void(std::int64_t& number, std::int64_t i)>& visit) const;
+
+  World& world_;
+  const UserSide& side_;
+  const Rank rank_;
+};
+
+// Sends and receives rounds.
+class RoundUser final : public User {
+ public:
+  using User::User;
+
+  void act() override;
+  void pass_time() override;
+  void check_untouched() override;
+  void die() override;
+  void lose_agent() override;
+  void close() override;
+  bool closed() const override { return phase_ == Phase::closed && pending_.empty(); }
+  std::string doing() const override;
 
  private:
   enum class Phase : std::uint8_t { init, enlist, work, leave, closed };
@@ -67,7 +109,6 @@ class User {
     bool outdated = false;                 // a registration of tensors that have changed since
   };
 
-  Node& node() const;
   void init();
   void enlist();
   void name_tensor();
@@ -88,12 +129,8 @@ class User {
   void check_send_went_on(const Pending& pending, const Outcome& outcome);
   void check_recv_went_on(const Outcome& outcome);
   void spoil();
-  template <typename Visit>
-  void for_each(Visit visit);
+  std::span<std::int64_t> numbers() const { return loan_->numbers(0); }
 
-  World& world_;
-  const UserSide& side_;
-  const Rank rank_;
   Phase phase_ = Phase::init;
   std::deque<Pending> pending_;
   std::shared_ptr<SimulatedLoan> loan_;
@@ -135,6 +172,16 @@ class World {
   bool calm() const noexcept { return calm_; }
   // Users send state dicts, whose names and shapes all of them change from time to time.
   bool linked() const noexcept { return linked_; }
+  // Users publish and pull.
+  bool shelved() const noexcept { return shelved_; }
+  // The newest version of a generation that all its senders have told their agents of; 0: none.
+  std::int64_t newest_of_all(Life sender) const;
+  // One of those who publish now, if all are in one generation.
+  std::optional<Life> publisher() const;
+  std::size_t keep() const noexcept { return keep_; }
+  // Nobody publishes anything any more; and what was being published is there.
+  bool resting() const noexcept { return resting_; }
+  bool rested() const noexcept { return rested_; }
   std::int64_t content() const noexcept { return content_; }
   Shape shape_of(std::int64_t content) const { return {content % 2 == 0 ? 4 : 3, 6}; }
 
@@ -145,7 +192,8 @@ class World {
   std::map<std::tuple<Life, std::int64_t>, std::int64_t> tags;
   // How a round ended, as its sender was told.
   std::map<std::tuple<Life, std::int64_t>, std::map<Rank, ReaderOutcome>> sent;
-  std::set<std::tuple<Life, std::int64_t, Rank>> read;  // by whom
+  std::set<std::tuple<Life, std::int64_t, Rank>> read;       // by whom
+  std::set<std::pair<Life, std::int64_t>> shelved_versions;  // and whose
 
  private:
   void make_sides();
@@ -154,6 +202,8 @@ class World {
   bool satisfied() const;
   // All users have successes, again after their tensors have changed.
   void expect_progress(std::size_t most_steps);
+  // Without publishes every reader gets what there is.
+  void expect_newest(std::size_t most_steps);
   void hurt();
   // Something that is broken; false: nothing is.
   bool repair();
@@ -169,6 +219,10 @@ class World {
   bool healed_ = true;
   bool two_way_ = false;
   bool linked_ = false;
+  bool shelved_ = false;
+  std::size_t keep_ = 2;
+  bool resting_ = false;
+  bool rested_ = false;
   bool calm_ = true;
   std::int64_t content_ = 0;
 };

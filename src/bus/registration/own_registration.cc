@@ -1,4 +1,4 @@
-#include "bus/batch/own_registration.h"
+#include "bus/registration/own_registration.h"
 
 namespace tensorbus::bus {
 
@@ -13,13 +13,12 @@ std::int64_t OwnRegistration::next_round() noexcept {
   return membership.last_round;
 }
 
-std::vector<TensorView> OwnRegistration::ordered(const Group& sources) const {
+std::vector<TensorView> ordered(const ItemOrder& order, std::span<const TensorView> tensors) {
   static constexpr std::int64_t nothing[] = {0};
   static constexpr std::int64_t stride[] = {1};
   std::vector<TensorView> views;
-  for (const auto& item : item_order(sources, record)) {
-    views.push_back(item ? loan->tensors().at(*item)
-                         : TensorView{nullptr, Dtype::uint8, nothing, stride});
+  for (const auto& item : order) {
+    views.push_back(item ? tensors[*item] : TensorView{nullptr, Dtype::uint8, nothing, stride});
   }
   return views;
 }

@@ -1,4 +1,4 @@
-#include "bus/host/halt.h"
+#include "bus/simulation/halt.h"
 
 #include <gtest/gtest.h>
 #include <signal.h>

@@ -3,15 +3,11 @@
 #pragma once
 
 #include <cstdint>
-#include <map>
-#include <memory>
-#include <string>
 #include <utility>
 #include <vector>
 
-#include "bus/batch/own_registration.h"
-#include "bus/match/match.h"
-#include "bus/match/serving.h"
+#include "bus/registration/own_registration.h"
+#include "bus/registration/reader_groups.h"
 
 namespace tensorbus::bus {
 
@@ -30,6 +26,12 @@ class Matching {
   void dispute_all();
   const KnownFailures& disputed() const noexcept { return disputed_; }
 
+  // Of a shelf: the generation that its readers find, and where they find its senders.
+  std::int64_t shelved_generation() const noexcept { return shelved_generation_; }
+  const Catalog& shelves() const noexcept { return shelves_; }
+  // They are there now.
+  bool finds_shelves() const noexcept { return finds_shelves_; }
+
   const GroupPtr& own() const noexcept { return own_; }
   const GroupPtr& remote() const noexcept { return remote_; }
   // The tensors of both groups were compared.
@@ -40,27 +42,37 @@ class Matching {
   // Who reads from this rank, at the side that it named.
   const std::vector<Rank>& readers() const noexcept { return readers_; }
 
-  // What this rank serves to a group of readers. Readers of several groups come in any order.
-  Serving& serving(const GroupPtr& sources, const GroupPtr& targets);
-  // The group that a reader was in when it made its plan; null if this rank has not seen it.
-  GroupPtr group_of_reader(Rank rank, const BatchMember& reader);
+  // What this rank serves to a group of readers.
+  Serving& serving(const GroupPtr& sources, const GroupPtr& targets) {
+    return readers_groups_.serving(sources, targets);
+  }
+  // What a subscription gets, as ReaderGroups says.
+  std::optional<ReaderGroups::Served> serve(const GroupPtr& sources, const Subscribe& wish) {
+    return readers_groups_.serve(self_.context.catalog, sources, wish, known_, remote_);
+  }
 
  private:
   void take_groups(GroupFinding own, GroupFinding remote);
+  GroupFinding find_remote();
+  void check_own() const;
   void drop_if_mixed(GroupFinding& finding, Direction direction) const;
   void match(std::vector<std::pair<Rank, std::uint64_t>> now, bool registering);
   KnownFailures others() const;
+  void pass_over_failed_receivers();
   bool waits_for_others_to_change() const;
 
   OwnRegistration& self_;
+  ReaderGroups readers_groups_;
   KnownFailures known_;  // registrations that had failed before this one
   KnownFailures disputed_;
   GroupPtr own_;
   GroupPtr remote_;
-  std::map<std::vector<End>, GroupPtr> readers_groups_;  // who has subscribed, by its ends
+  std::string why_unfit_;  // the receivers that have failed; for messages
+  std::int64_t shelved_generation_ = 0;
+  Catalog shelves_;
+  bool finds_shelves_ = false;
   Status can_send_;
   Status can_recv_;
-  std::map<End, std::unique_ptr<Serving>> servings_;  // the last, by the readers' group
   std::vector<Rank> readers_;
   std::vector<std::pair<Rank, std::uint64_t>> matched_;  // registrations that were compared
 };

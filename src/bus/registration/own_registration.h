@@ -4,15 +4,19 @@
 #include <cstdint>
 #include <memory>
 #include <optional>
+#include <span>
 #include <string>
 #include <vector>
 
-#include "bus/batch/membership.h"
 #include "bus/channel/loan.h"
 #include "bus/match/match.h"
+#include "bus/registration/membership.h"
 #include "bus/round/context.h"
 
 namespace tensorbus::bus {
+
+// A registration's tensors in this order; an empty view for each that is not at its rank.
+std::vector<TensorView> ordered(const ItemOrder& order, std::span<const TensorView> tensors);
 
 struct OwnRegistration {
   Context& context;
@@ -26,6 +30,8 @@ struct OwnRegistration {
   std::optional<std::int64_t> shown_version{};  // in the store
 
   bool versioned() const noexcept { return record.versioned.has_value(); }
+  // Versions are published and pulled, and there are no rounds.
+  bool shelved() const noexcept { return record.versioned && record.versioned->keep; }
   // Whether the tensors of its batch go this way only.
   bool one_way(Direction direction) const noexcept {
     return record.versioned && record.versioned->direction == direction;
@@ -35,9 +41,9 @@ struct OwnRegistration {
   // For a send that is accepted now.
   std::int64_t next_round() noexcept;
 
-  // Its tensors in the order in which the senders count them; an empty view for each that this rank
-  // has no part in.
-  std::vector<TensorView> ordered(const Group& sources) const;
+  std::vector<TensorView> ordered(const ItemOrder& order) const {
+    return bus::ordered(order, loan->tensors());
+  }
   void show_record() const;
   void show_version(std::int64_t version);
 

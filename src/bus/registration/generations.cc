@@ -1,10 +1,10 @@
-#include "bus/batch/generations.h"
+#include "bus/registration/generations.h"
 
 #include <fmt/format.h>
 
 #include <algorithm>
 
-#include "bus/batch/senders.h"
+#include "bus/registration/senders.h"
 
 namespace tensorbus::bus {
 namespace {

@@ -1,4 +1,4 @@
-#include "bus/batch/senders.h"
+#include "bus/registration/senders.h"
 
 #include <fmt/format.h>
 

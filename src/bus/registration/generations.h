@@ -6,7 +6,7 @@
 #include <optional>
 #include <string>
 
-#include "bus/batch/own_registration.h"
+#include "bus/registration/own_registration.h"
 
 namespace tensorbus::bus {
 

@@ -1,4 +1,4 @@
-#include "bus/host/halt.h"
+#include "bus/simulation/halt.h"
 
 #include <signal.h>
 #include <unistd.h>

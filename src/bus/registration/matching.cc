@@ -1,10 +1,10 @@
-#include "bus/batch/matching.h"
+#include "bus/registration/matching.h"
 
 #include <fmt/format.h>
 
 #include <algorithm>
 
-#include "bus/batch/senders.h"
+#include "bus/registration/senders.h"
 
 namespace tensorbus::bus {
 namespace {
@@ -18,12 +18,6 @@ std::vector<std::pair<Rank, std::uint64_t>> signature(const Group& one, const Gr
     all.emplace_back(-1, 0);
   }
   return all;
-}
-
-// The group that is known stays if nothing has changed: what was made from it is not made again.
-void take_group(GroupPtr& known, std::optional<Group>& found) {
-  if (!found || (known != nullptr && known->is(*found))) return;
-  known = std::make_shared<const Group>(*std::move(found));
 }
 
 // A registration that failed after it was seen takes part in nothing.
@@ -49,6 +43,7 @@ void check_is_one_group(const Catalog& catalog, const std::string& batch, const 
 
 Matching::Matching(OwnRegistration& self, KnownFailures disputed)
     : self_(self),
+      readers_groups_(self.key.rank),
       known_(self.context.catalog.failed(self.key.batch)),
       disputed_(std::move(disputed)) {
   // Whoever registers after a refusal is told of the refusal as well, once.
@@ -65,14 +60,52 @@ void Matching::look(bool registering) {
     if (disputed_.contains(failure)) known_.insert(failure);
   }
   known_.merge(catalog.outlived(batch, self_.key.rank, self_.record.registration));
+  if (self_.one_way(Direction::send)) pass_over_failed_receivers();
   GroupFinding own = find_group(catalog, batch, self_.record.ends, known_);
-  GroupFinding remote = find_group(catalog, batch, remote_ends(self_.record), known_);
+  GroupFinding remote = find_remote();
   drop_if_mixed(own, Direction::send);
-  drop_if_mixed(remote, Direction::recv);
+  if (!self_.shelved()) drop_if_mixed(remote, Direction::recv);
   take_groups(std::move(own), std::move(remote));
+  if (!remote_) self_.missing += why_unfit_;
+  if (own_ && self_.shelved()) check_own();
   if (!own_ || !remote_) return;
   auto now = signature(*own_, *remote_);
   if (now != matched_) match(std::move(now), registering);
+}
+
+// Who publishes to a shelf faces nobody; its readers find what all senders have a version of, also
+// when those have left or register again.
+GroupFinding Matching::find_remote() {
+  const Catalog& catalog = self_.context.catalog;
+  const std::string& batch = self_.key.batch;
+  if (!self_.shelved()) return find_group(catalog, batch, remote_ends(self_.record), known_);
+  if (self_.one_way(Direction::send)) return {};
+  GroupFinding finding;
+  finds_shelves_ = false;
+  finding.missing = fmt::format("nobody has published \"{}\" yet", batch);
+  for (const std::int64_t generation : catalog.shelved_generations(batch)) {
+    Catalog shelves = catalog.shelved(batch, generation);
+    GroupFinding found = find_group(shelves, batch, remote_ends(self_.record));
+    finding.missing = found.missing;
+    if (!found.group) continue;
+    shelved_generation_ = generation;
+    shelves_ = std::move(shelves);
+    finds_shelves_ = true;
+    return found;
+  }
+  return finding;
+}
+
+// The others of a sender of a shelf are those of its own side.
+void Matching::check_own() const {
+  for (const auto& [end, side] : own_->sides) own_->tensors(side);
+  for (const auto& [rank, member] : own_->members) {
+    if (member->versioned && member->versioned->keep == self_.record.versioned->keep) continue;
+    throw Error(Code::invalid_argument,
+                fmt::format("batch \"{}\": rank {} keeps {} versions, rank {} keeps {}",
+                            self_.key.batch, self_.key.rank, *self_.record.versioned->keep, rank,
+                            member->versioned ? member->versioned->keep.value_or(0) : 0));
+  }
 }
 
 // Senders whose tensors change do so one after the other: between them they fit nobody.
@@ -99,12 +132,19 @@ void Matching::take_groups(GroupFinding own, GroupFinding remote) {
 }
 
 void Matching::match(std::vector<std::pair<Rank, std::uint64_t>> now, bool registering) {
-  check_is_one_group(self_.context.catalog, self_.key.batch, *remote_, known_);
+  if (!self_.shelved()) {
+    check_is_one_group(self_.context.catalog, self_.key.batch, *remote_, known_);
+  }
   try {
     check_tensors(*own_, *remote_);
   } catch (const Error& error) {
-    if (!registering || !waits_for_others_to_change()) throw;
-    self_.missing = fmt::format("others have not changed their tensors: {}", error.what());
+    // What a receiver asks for in vain is the receiver's mistake: it is told, and may try again.
+    const bool sends = self_.one_way(Direction::send) && agrees(*own_);
+    if (!registering || (!sends && !waits_for_others_to_change())) throw;
+    self_.missing = fmt::format(
+        "{}: {}",
+        sends ? "the receivers' tensors do not fit" : "others have not changed their tensors",
+        error.what());
     remote_.reset();
     return;
   }
@@ -118,6 +158,19 @@ void Matching::match(std::vector<std::pair<Rank, std::uint64_t>> now, bool regis
   readers_ =
       can_send_.ok() ? serving(own_, remote_).readers(self_.versioned()) : std::vector<Rank>();
   matched_ = std::move(now);
+}
+
+// Those that did not fit, which ends no send; but not those of ranks that cannot take part at all.
+void Matching::pass_over_failed_receivers() {
+  why_unfit_.clear();
+  for (const End& end : remote_ends(self_.record)) {
+    for (const auto& [rank, member] : self_.context.catalog.members(end)) {
+      const auto batch = self_.context.catalog.registration(self_.key.batch, end, rank);
+      if (batch == nullptr || batch->failed.empty() || batch->refused) continue;
+      known_.insert({rank, batch->registration});
+      why_unfit_ = fmt::format("; rank {} failed: {}", rank, batch->failed);
+    }
+  }
 }
 
 // All registrations of the groups but this rank's own.
@@ -139,6 +192,7 @@ KnownFailures Matching::others() const {
 // fit.
 bool Matching::waits_for_others_to_change() const {
   const bool had_version = self_.versioned() && self_.record.versioned->last != 0;
+  if (self_.one_way(Direction::recv)) return had_version;  // a send is not ended by its receivers
   return had_version || std::ranges::includes(disputed_, others());
 }
 
@@ -149,6 +203,7 @@ void Matching::dispute_all() {
 
 Status Matching::sender_refuses() {
   const Catalog& catalog = self_.context.catalog;
+  if (self_.shelved()) return {};
   for (const End& end : remote_ends(self_.record)) {
     for (const auto& [rank, member] : catalog.members(end)) {
       const auto batch = catalog.registration(self_.key.batch, end, rank);
@@ -158,32 +213,6 @@ Status Matching::sender_refuses() {
     }
   }
   return {};
-}
-
-Serving& Matching::serving(const GroupPtr& sources, const GroupPtr& targets) {
-  std::unique_ptr<Serving>& known = servings_[targets->name];
-  if (known == nullptr || !known->is_between(sources, targets)) {
-    known = std::make_unique<Serving>(sources, targets, self_.key.rank);
-  }
-  return *known;
-}
-
-GroupPtr Matching::group_of_reader(Rank rank, const BatchMember& reader) {
-  GroupFinding found = find_group(self_.context.catalog, self_.key.batch, reader.ends, known_);
-  GroupPtr& known = readers_groups_[reader.ends];
-  if (found.group) {
-    if (remote_ != nullptr && remote_->is(*found.group)) return remote_;
-    take_group(known, found.group);
-    return known;
-  }
-  // Other readers of its side may have done their part and left; this reader made its plan when
-  // they were there.
-  for (const GroupPtr& group : {remote_, known}) {
-    if (group == nullptr) continue;
-    const auto then = group->members.find(rank);
-    if (then != group->members.end() && *then->second == reader) return group;
-  }
-  return nullptr;
 }
 
 }  // namespace tensorbus::bus

@@ -1,4 +1,4 @@
-#include "bus/batch/membership.h"
+#include "bus/registration/membership.h"
 
 #include <gtest/gtest.h>
 

@@ -1,0 +1,253 @@
+// Versions that are published and pulled, by agents in a simulated cluster.
+#include <gtest/gtest.h>
+
+#include "bus/simulation/fixture.h"
+
+namespace tensorbus::bus::simulation {
+namespace {
+
+using std::chrono::milliseconds;
+using std::chrono::seconds;
+
+const Shape shape{4, 6};
+
+class ShelfTest : public testing::Test {
+ protected:
+  ShelfTest() : fleet(1) {
+    fleet.add(trainer);
+    fleet.add(engine);
+  }
+
+  InitPair pair_of(const TestSide& side, bool publishes) const {
+    return {"p",
+            side.name,
+            publishes ? "" : trainer.name,
+            static_cast<std::int64_t>(side.ranks.size()),
+            side.layout,
+            true};
+  }
+  RegisterBatch registration(const TestSide& side, Rank rank, std::int64_t keep) {
+    const Shape local = side.whole().local_shape(shape, rank);
+    RegisterBatch command;
+    command.batch = "b";
+    command.registration = fleet.cluster.random();
+    command.role = side.name;
+    command.chunk_bytes = 16;
+    command.items = {{"p", "w", Dtype::int64, local, plan::contiguous_strides(local), {}}};
+    command.pairs = {"p"};
+    command.versioned = Versioned{keep > 0 ? Direction::send : Direction::recv, 0, false, keep};
+    return command;
+  }
+  CommandId enlist(const TestSide& side, Rank rank, std::int64_t keep) {
+    const RegisterBatch command = registration(side, rank, keep);
+    const auto tensors = static_cast<std::size_t>(std::max<std::int64_t>(keep, 1));
+    fleet.loans[{rank, side.name}] =
+        std::make_shared<SimulatedLoan>(std::vector<SimulatedLoan::Tensor>(
+            tensors, {Dtype::int64, command.items.front().shape, {}, {}}));
+    fleet.registrations[{rank, side.name}] = command.registration;
+    return fleet.node(rank).submit(command, fleet.loans[{rank, side.name}], within(seconds(2)));
+  }
+  void open(const TestSide& side, std::int64_t keep) {
+    std::vector<std::pair<Rank, CommandId>> ids;
+    for (const Rank rank : side.ranks) {
+      ids.emplace_back(rank, fleet.node(rank).submit(pair_of(side, keep > 0)));
+    }
+    fleet.wait_ok(ids);
+    ids.clear();
+    for (const Rank rank : side.ranks) ids.emplace_back(rank, enlist(side, rank, keep));
+    fleet.wait_ok(ids);
+  }
+  Deadline within(Duration time) { return Deadline(fleet.cluster.clock().now() + time); }
+
+  // A slot for the next version, or why there is none.
+  Outcome take_slot(Rank rank, bool withdraw = false, Duration time = milliseconds(100)) {
+    return fleet.wait(
+        rank, fleet.node(rank).submit(Publish{"b", {}, {}, 10, withdraw}, nullptr, within(time)));
+  }
+  void write(Rank rank, std::int64_t slot, std::int64_t tag) {
+    fleet.for_each(
+        trainer, rank, shape, [&](std::int64_t& number, std::int64_t i) { number = tag + i; },
+        static_cast<std::size_t>(slot));
+  }
+  void shelve(Rank rank, std::int64_t version) {
+    fleet.wait_ok({{rank, fleet.node(rank).submit(Shelve{"b", {}, version, true})}});
+  }
+  std::int64_t publish(Rank rank, std::int64_t tag) {
+    const Outcome taken = take_slot(rank);
+    EXPECT_TRUE(taken.status.ok()) << taken.status.message;
+    write(rank, taken.slot, tag);
+    shelve(rank, taken.version);
+    return taken.version;
+  }
+  void publish_all(std::int64_t tag) {
+    for (const Rank rank : trainer.ranks) publish(rank, tag);
+  }
+  Outcome pull(Rank rank, Pull wish = {"b", {}}, Duration time = milliseconds(300)) {
+    return fleet.wait(rank, fleet.node(rank).submit(std::move(wish), nullptr, within(time)));
+  }
+  void expect_pulled(Rank rank, std::int64_t version, std::int64_t tag) {
+    const Outcome outcome = pull(rank);
+    EXPECT_TRUE(outcome.status.ok()) << outcome.status.message;
+    EXPECT_EQ(outcome.version, version);
+    fleet.expect(engine, rank, shape, tag);
+  }
+
+  Fleet fleet;
+  TestSide trainer = side("trainer", {0, 1}, Shard{0});
+  TestSide engine = side("engine", {10, 11}, Shard{1});
+};
+
+TEST_F(ShelfTest, AVersionIsPublishedWithoutReadersAndPulledByThoseWhoComeLater) {
+  open(trainer, 2);
+  publish_all(100);
+  publish_all(200);
+  publish_all(300);
+  open(engine, 0);
+  for (const Rank rank : engine.ranks) expect_pulled(rank, 3, 300);
+  expect_pulled(10, 3, 300);
+  publish_all(400);
+  fleet.cluster.run_until([] { return false; }, 500);
+  for (const Rank rank : engine.ranks) expect_pulled(rank, 4, 400);
+}
+
+TEST_F(ShelfTest, APullWaitsForWhatIsNewerAndSaysWhatIsGone) {
+  open(trainer, 2);
+  for (const std::int64_t tag : {100, 200, 300}) publish_all(tag);
+  open(engine, 0);
+  EXPECT_EQ(pull(10, {"b", {}, 2}).version, 2);
+  const Outcome gone = pull(10, {"b", {}, 1});
+  EXPECT_EQ(gone.absence, Absence::gone);
+  EXPECT_NE(gone.status.message.find("version 1"), std::string::npos) << gone.status.message;
+  const CommandId waits = fleet.node(10).submit(Pull{"b", {}, {}, 3}, nullptr, within(seconds(1)));
+  const CommandId later = fleet.node(11).submit(Pull{"b", {}, 5}, nullptr, within(seconds(1)));
+  publish_all(400);
+  EXPECT_EQ(fleet.wait(10, waits).version, 4);
+  publish_all(500);
+  EXPECT_EQ(fleet.wait(11, later).version, 5);
+  const Outcome late = pull(10, {"b", {}, {}, 9});
+  EXPECT_EQ(late.status.code, Code::timeout);
+  EXPECT_NE(late.status.message.find("a version above 9"), std::string::npos);
+}
+
+TEST_F(ShelfTest, ARankThatRunsAheadWaitsForTheOtherAndNamesIt) {
+  open(trainer, 2);
+  publish(0, 100);
+  publish(0, 200);
+  const Outcome ahead = take_slot(0);
+  EXPECT_EQ(ahead.status.code, Code::timeout);
+  EXPECT_EQ(ahead.version, 3);
+  EXPECT_NE(ahead.status.message.find("rank 1 has not published version 2"), std::string::npos)
+      << ahead.status.message;
+  publish(1, 100);
+  EXPECT_EQ(take_slot(0).status.code, Code::timeout);
+  publish(1, 200);
+  EXPECT_EQ(take_slot(0).version, 5) << "numbers are used up";
+}
+
+TEST_F(ShelfTest, WhatOneRankGaveUpAndAnotherDidNotIsInNobodysWay) {
+  open(trainer, 2);
+  publish_all(100);
+  fleet.wait_ok({{0, fleet.node(0).submit(Shelve{"b", {}, take_slot(0).version, false})}});
+  publish(1, 200);
+  publish(0, 300);
+  EXPECT_EQ(publish(1, 300), 3) << "2 is only here, and never will be there";
+  open(engine, 0);
+  expect_pulled(10, 3, 300);
+}
+
+TEST_F(ShelfTest, AReaderKeepsItsSlotForAWhileAndThenBeginsAgain) {
+  open(trainer, 2);
+  publish_all(100);
+  publish_all(200);
+  open(engine, 0);
+  const CommandId slow = fleet.node(10).submit(Pull{"b", {}, 2}, nullptr, within(seconds(9)));
+  fleet.cluster.run_until([&] { return fleet.node(10).last_steps().contains(Step::reading); });
+  fleet.node(10).stop();
+  EXPECT_EQ(pull(11).version, 2);
+  publish_all(300);
+  const Outcome held = take_slot(0);
+  EXPECT_EQ(held.status.code, Code::timeout);
+  EXPECT_NE(held.status.message.find("reader rank 10"), std::string::npos) << held.status.message;
+  const Outcome taken = take_slot(0, true);
+  EXPECT_TRUE(taken.status.ok()) << taken.status.message;
+  fleet.node(10).resume();
+  EXPECT_EQ(fleet.wait(10, slow).absence, Absence::gone);
+}
+
+TEST_F(ShelfTest, WhatAWorkerDidNotFillIsNoVersion) {
+  open(trainer, 2);
+  publish_all(100);
+  open(engine, 0);
+  write(0, take_slot(0).slot, 666);
+  EXPECT_EQ(take_slot(0).version, 3);
+  expect_pulled(10, 1, 100);
+}
+
+TEST_F(ShelfTest, AShelfOutlivesItsWorkerUntilAllHavePublishedAgain) {
+  open(trainer, 2);
+  publish_all(100);
+  publish(0, 200);
+  open(engine, 0);
+  fleet.node(1).replace_worker();
+  fleet.cluster.run_until([] { return false; }, 2'000);
+  const Outcome stale = take_slot(0);
+  EXPECT_TRUE(stale.stale) << stale.status.message;
+  expect_pulled(10, 1, 100);
+  open(trainer, 2);
+  expect_pulled(11, 1, 100);
+  EXPECT_EQ(publish(0, 300), 3) << "one above the largest that was ever begun";
+  expect_pulled(10, 1, 100);
+  EXPECT_EQ(publish(1, 300), 3);
+  fleet.cluster.run_until([] { return false; }, 2'000);
+  expect_pulled(10, 3, 300);
+}
+
+TEST_F(ShelfTest, APublisherThatClosesEndsTheStream) {
+  open(trainer, 2);
+  publish_all(100);
+  open(engine, 0);
+  const CommandId next = fleet.node(10).submit(Pull{"b", {}, {}, 1}, nullptr, within(seconds(5)));
+  const CommandId waits = fleet.node(11).submit(Pull{"b", {}, {}, 2}, nullptr, within(seconds(5)));
+  publish(0, 200);
+  fleet.wait_ok({{0, fleet.close(0, trainer)}});
+  publish(1, 200);
+  fleet.wait_ok({{1, fleet.close(1, trainer)}});
+  EXPECT_EQ(fleet.wait(10, next).version, 2) << "who closes first ends nothing that others do";
+  const Outcome ended = fleet.wait(11, waits);
+  EXPECT_EQ(ended.absence, Absence::ended);
+  EXPECT_EQ(ended.status.message, "batch \"b\": side \"trainer\" has ended after version 2");
+  expect_pulled(11, 2, 200);
+}
+
+TEST_F(ShelfTest, WhoComesBackSoonEndsNothing) {
+  open(trainer, 2);
+  publish_all(100);
+  open(engine, 0);
+  const CommandId waits = fleet.node(10).submit(Pull{"b", {}, {}, 1}, nullptr, within(seconds(9)));
+  for (const Rank rank : trainer.ranks) {
+    const auto registration = fleet.registrations.at({rank, "trainer"});
+    fleet.wait_ok({{rank, fleet.node(rank).submit(CloseBatch{"b", registration, true})}});
+  }
+  open(trainer, 2);
+  publish_all(200);
+  EXPECT_EQ(fleet.wait(10, waits).version, 2);
+}
+
+TEST_F(ShelfTest, MemoryOfAShelfAndItsNumbersAreChecked) {
+  open(trainer, 2);
+  RegisterBatch small = registration(trainer, 0, 1);
+  const auto code = [&](Rank rank, Command command, std::shared_ptr<Loan> loan = nullptr) {
+    return fleet.wait(rank, fleet.node(rank).submit(std::move(command), std::move(loan)))
+        .status.code;
+  };
+  EXPECT_EQ(code(0, small, fleet.loans.at({0, "trainer"})), Code::invalid_argument);
+  EXPECT_EQ(code(0, Shelve{"b", {}, 1, true}), Code::invalid_argument);
+  EXPECT_EQ(code(0, Pull{"b", {}}), Code::invalid_argument);
+  EXPECT_EQ(code(0, Transfer{"b", Direction::send, {}, 1}), Code::invalid_argument);
+  publish_all(100);
+  EXPECT_EQ(code(0, Publish{"b", {}, 1, 0, false}), Code::invalid_argument);
+  EXPECT_EQ(take_slot(0).version, 2) << "a number that was refused is not used up";
+}
+
+}  // namespace
+}  // namespace tensorbus::bus::simulation

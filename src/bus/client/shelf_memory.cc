@@ -1,0 +1,68 @@
+#include "bus/client/shelf_memory.h"
+
+#include <utility>
+
+#include "copy/execute.h"
+
+namespace tensorbus::bus {
+namespace {
+
+constexpr std::size_t alignment = 64;
+
+std::size_t bytes_of(const TensorForm& form) {
+  const std::size_t bytes =
+      item_bytes(form.dtype) * static_cast<std::size_t>(element_count(form.shape));
+  return (bytes + alignment - 1) / alignment * alignment;
+}
+
+}  // namespace
+
+Dtype shelf_dtype(Dtype own, std::optional<Dtype> wanted) noexcept {
+  const bool narrows = wanted && is_floating_point(own) && is_floating_point(*wanted) &&
+                       item_bytes(*wanted) < item_bytes(own);
+  return narrows ? *wanted : own;
+}
+
+ShelfMemory::ShelfMemory(fabric::Forms forms, std::size_t keep, fabric::Pool& pool)
+    : forms_(std::move(forms)) {
+  std::size_t total = 0;
+  for (const TensorForm& form : forms_) total += keep * bytes_of(form);
+  std::byte* at = nullptr;
+  if (total > 0) {
+    fabric::Pool maker({.segment_bytes = alignment});
+    const std::shared_ptr<std::byte> made = maker.allocate(total);
+    const fabric::Place place = maker.find(made.get(), total).value();
+    segment_ = pool.adopt(maker.lend(place.segment));
+    at = segment_.get() + place.offset;
+  }
+  for (std::size_t slot = 0; slot < keep; ++slot) {
+    for (const TensorForm& form : forms_) {
+      const std::size_t bytes = bytes_of(form);
+      tensors_.push_back({bytes == 0 ? nullptr : at, form.dtype, form.shape, form.strides});
+      at += bytes;
+    }
+  }
+}
+
+void ShelfMemory::fill(std::size_t slot, std::span<const TensorView> from) {
+  fabric::Forms forms;
+  for (const TensorView& tensor : from) forms.push_back(fabric::form_of(tensor));
+  if (forms != compiled_for_) {
+    std::vector<Dtype> kept;
+    for (const TensorForm& form : forms_) kept.push_back(form.dtype);
+    const plan::Strides source = fabric::strides_of(forms);
+    const plan::Strides target = fabric::strides_of(forms_);
+    program_ = plan::compile(fabric::whole_stream(forms, kept), &source, &target);
+    compiled_for_ = std::move(forms);
+  }
+  std::vector<const std::byte*> sources;
+  std::vector<std::byte*> targets;
+  for (std::size_t at = 0; at < from.size(); ++at) {
+    sources.push_back(from[at].data);
+    targets.push_back(tensors_[slot * forms_.size() + at].data);
+  }
+  const copy::Sources member(sources);
+  copy::execute(program_, {&member, 1}, targets);
+}
+
+}  // namespace tensorbus::bus

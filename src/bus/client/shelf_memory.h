@@ -1,0 +1,41 @@
+// The memory of a shelf at the worker that fills it: a copy of every tensor for every version that
+// is kept, side by side in one segment that the pool uses for nothing else, now or later: an agent
+// may serve it when the worker has done with it.
+#pragma once
+
+#include <cstddef>
+#include <memory>
+#include <optional>
+#include <span>
+#include <vector>
+
+#include "fabric/core/pool.h"
+#include "fabric/core/region.h"
+#include "tensor/view.h"
+#include "tensorbus/plan.h"
+
+namespace tensorbus::bus {
+
+// What a shelf that is to have this type keeps of a tensor: it only narrows floating point.
+Dtype shelf_dtype(Dtype own, std::optional<Dtype> wanted) noexcept;
+
+// Calls of fill() take turns.
+class ShelfMemory {
+ public:
+  ShelfMemory(fabric::Forms forms, std::size_t keep, fabric::Pool& pool);
+
+  // The tensors of the first slot, of the second, ...
+  const std::vector<TensorView>& tensors() const noexcept { return tensors_; }
+  const std::shared_ptr<std::byte>& segment() const noexcept { return segment_; }
+  // Copies tensors of the same shapes into a slot.
+  void fill(std::size_t slot, std::span<const TensorView> from);
+
+ private:
+  const fabric::Forms forms_;  // of one slot
+  std::shared_ptr<std::byte> segment_;
+  std::vector<TensorView> tensors_;
+  fabric::Forms compiled_for_;  // what was copied from last
+  plan::Program program_;
+};
+
+}  // namespace tensorbus::bus

@@ -1,0 +1,65 @@
+#include "bus/registration/reader_groups.h"
+
+#include <fmt/format.h>
+
+#include <utility>
+
+namespace tensorbus::bus {
+
+void take_group(GroupPtr& known, std::optional<Group>& found) {
+  if (!found || (known != nullptr && known->is(*found))) return;
+  known = std::make_shared<const Group>(*std::move(found));
+}
+
+Serving& ReaderGroups::serving(const GroupPtr& sources, const GroupPtr& targets) {
+  std::unique_ptr<Serving>& known = servings_[targets->name];
+  if (known == nullptr || !known->is_between(sources, targets)) {
+    known = std::make_unique<Serving>(sources, targets, rank_);
+  }
+  return *known;
+}
+
+std::optional<ReaderGroups::Served> ReaderGroups::serve(const Catalog& catalog,
+                                                        const GroupPtr& sources,
+                                                        const Subscribe& wish,
+                                                        const KnownFailures& known,
+                                                        const GroupPtr& expected) {
+  const BatchKey key{wish.batch, wish.side, wish.reader};
+  const auto reader = catalog.registration(key);
+  if (reader == nullptr || reader->registration != wish.registration) return std::nullopt;
+  const GroupPtr group = group_of(catalog, key, *reader, known, expected);
+  if (group == nullptr) return std::nullopt;
+  Serving& all = serving(sources, group);
+  if (const Status status = may_send(*sources, *group); !status.ok()) throw Error(status);
+  if (all.fingerprint(wish.reader) != wish.fingerprint) return std::nullopt;
+  Served served{reader, all.to(wish.reader)};
+  if (served.streams.size() != wish.streams.size()) {
+    throw Error(Code::failed,
+                fmt::format("rank {} reads {} streams from rank {}, not {}", wish.reader,
+                            served.streams.size(), rank_, wish.streams.size()));
+  }
+  for (plan::Stream& stream : served.streams) stream.chunk_bytes = reader->chunk_bytes;
+  return served;
+}
+
+GroupPtr ReaderGroups::group_of(const Catalog& catalog, const BatchKey& key,
+                                const BatchMember& reader, const KnownFailures& known,
+                                const GroupPtr& expected) {
+  GroupFinding found = find_group(catalog, key.batch, reader.ends, known);
+  GroupPtr& last = groups_[reader.ends];
+  if (found.group) {
+    if (expected != nullptr && expected->is(*found.group)) return expected;
+    take_group(last, found.group);
+    return last;
+  }
+  // Other readers of its side may have done their part and left; this reader made its plan when
+  // they were there.
+  for (const GroupPtr& group : {expected, last}) {
+    if (group == nullptr) continue;
+    const auto then = group->members.find(key.rank);
+    if (then != group->members.end() && *then->second == reader) return group;
+  }
+  return nullptr;
+}
+
+}  // namespace tensorbus::bus

@@ -1,0 +1,46 @@
+// The groups of readers that a sender serves. Readers of several groups come in any order.
+#pragma once
+
+#include <map>
+#include <memory>
+#include <optional>
+#include <vector>
+
+#include "bus/match/match.h"
+#include "bus/match/serving.h"
+#include "bus/round/messages.h"
+
+namespace tensorbus::bus {
+
+class ReaderGroups {
+ public:
+  // Of a sender with this rank.
+  explicit ReaderGroups(Rank rank) : rank_(rank) {}
+
+  // What a subscription gets from this rank, which is one of `sources`. Nothing: the records that
+  // the reader made its plan from are not all here yet. Throws Error if it gets nothing at all.
+  // `expected`: its group as it is known beforehand, or null.
+  struct Served {
+    std::shared_ptr<const BatchMember> reader;
+    std::vector<plan::Stream> streams;  // cut as the reader wants them
+  };
+  std::optional<Served> serve(const Catalog& catalog, const GroupPtr& sources,
+                              const Subscribe& wish, const KnownFailures& known,
+                              const GroupPtr& expected);
+  // What is served to a group of readers.
+  Serving& serving(const GroupPtr& sources, const GroupPtr& targets);
+
+ private:
+  // The group that a reader was in when it made its plan; null if this rank has not seen it.
+  GroupPtr group_of(const Catalog& catalog, const BatchKey& key, const BatchMember& reader,
+                    const KnownFailures& known, const GroupPtr& expected);
+
+  const Rank rank_;
+  std::map<std::vector<End>, GroupPtr> groups_;       // who has subscribed, by its ends
+  std::map<End, std::unique_ptr<Serving>> servings_;  // the last, by the readers' group
+};
+
+// The group that is known stays if nothing has changed: what was made from it is not made again.
+void take_group(GroupPtr& known, std::optional<Group>& found);
+
+}  // namespace tensorbus::bus

@@ -1,0 +1,328 @@
+#include "bus/shelf/puller.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <utility>
+
+#include "base/log.h"
+
+namespace tensorbus::bus {
+namespace {
+
+constexpr Duration soonest_rejoin = std::chrono::milliseconds(20);
+constexpr Duration latest_rejoin = std::chrono::seconds(1);
+constexpr std::uint64_t serial_bits = ~std::uint64_t{0xFFFF};
+
+}  // namespace
+
+const Puller::SlotEnd* Puller::SourceEnd::find(std::int64_t version) const {
+  const auto found = std::ranges::find(slots, version, &SlotEnd::version);
+  return found == slots.end() ? nullptr : &*found;
+}
+
+void Puller::SourceEnd::put(const Published& published) {
+  if (published.slot >= slots.size()) return;
+  SlotEnd& slot = slots[published.slot];
+  view.versions.erase(slot.version);
+  slot.version = published.version;
+  slot.ticket = published.ticket;
+  if (published.version == 0) return;
+  view.versions.insert(published.version);
+  view.newest = std::max(view.newest, published.version);
+}
+
+void Puller::SourceEnd::forget(std::int64_t version) {
+  view.versions.erase(version);
+  for (SlotEnd& slot : slots) {
+    if (slot.version == version) slot.version = 0;
+  }
+}
+
+void Puller::replace(std::shared_ptr<Loan> loan, std::vector<TensorView> targets) {
+  loan_ = std::move(loan);
+  plan_.targets = std::move(targets);
+}
+
+void Puller::join(JoinPlan plan) {
+  if (plan.generation != plan_.generation) finished_after_.reset();
+  plan_ = std::move(plan);
+  serial_ = (context_.random() & serial_bits) | (std::uint64_t{1} << 16);
+  streams_.clear();
+  for (const plan::Stream& stream : plan_.streams) {
+    streams_.push_back(std::make_shared<const plan::Stream>(stream));
+  }
+  sources_.clear();
+  phase_ = Phase::subscribing;
+  context_.at(Step::subscribing);
+  if (streams_.size() > most_streams) {
+    return fail_joining(fmt::format("a rank reads from more than {} groups", most_streams));
+  }
+  const Deadline deadline(context_.now + connect_patience);
+  for (const auto& [rank, address] : plan_.sources) {
+    SourceEnd& source = sources_[rank];
+    try {
+      source.connection = context_.connections.open(address, deadline);
+    } catch (const Error& error) {
+      return fail_joining(fmt::format("rank {}: {}", rank, error.what()));
+    }
+    if (source.connection->up()) ask(rank, source);
+  }
+}
+
+void Puller::ask(Rank rank, SourceEnd& source) {
+  source.asked = true;
+  Subscribe wish{plan_.batch,       plan_.group, context_.rank, plan_.side, plan_.registration,
+                 plan_.fingerprint, {}};
+  for (std::size_t at = 0; at < streams_.size(); ++at) {
+    const auto& ranks = streams_[at]->source.ranks;
+    if (std::ranges::find(ranks, rank) == ranks.end()) continue;
+    wish.streams.push_back(static_cast<std::int64_t>(at));
+  }
+  context_.connections.send(*source.connection, plan_.generation, serial_, std::move(wish));
+}
+
+void Puller::fail_joining(const std::string& why) {
+  trouble_ = why;
+  for (auto& [rank, source] : sources_) {
+    if (source.connection && source.asked) {
+      context_.connections.send(*source.connection, plan_.generation, serial_, Leave{});
+    }
+  }
+  sources_.clear();
+  phase_ = Phase::idle;
+  unpinned_.clear();
+  pinned_ = 0;
+  must_pin_ = holding_ = false;
+  backoff_ = std::clamp(backoff_ * 2, soonest_rejoin, latest_rejoin);
+  retry_at_ = context_.now + backoff_;
+}
+
+void Puller::leave(const Status& why) {
+  if (recv_ != nullptr) recv_->end({Code::peer_lost, why.message});
+  if (!idle()) fail_joining(why.message);
+}
+
+void Puller::on_up(const PeerConnectionPtr& connection) {
+  if (phase_ != Phase::subscribing) return;
+  for (auto& [rank, source] : sources_) {
+    if (source.connection == connection && !source.asked) ask(rank, source);
+  }
+}
+
+void Puller::on_lost(const PeerConnectionPtr& connection, const Status& why) {
+  for (const auto& [rank, source] : sources_) {
+    if (source.connection != connection) continue;
+    return leave({Code::peer_lost, fmt::format("sender rank {} is gone: {}", rank, why.message)});
+  }
+}
+
+void Puller::on_message(const PeerConnectionPtr& connection, const AgentMessage& message) {
+  if (message.generation != plan_.generation) return;
+  const auto found = std::ranges::find_if(
+      sources_, [&](const auto& entry) { return entry.second.connection == connection; });
+  if (found == sources_.end()) return;
+  const Rank rank = found->first;
+  SourceEnd& source = found->second;
+  std::visit(Overloaded{
+                 [&](const Shelved& answer) { on_shelved(rank, source, answer); },
+                 [&](const Published& published) { source.put(published); },
+                 [&](const Finished& finished) {
+                   source.view.finished = true;
+                   finished_after_ = std::max(finished_after_.value_or(0), finished.version);
+                 },
+                 [&](const Held& held) { on_held(rank, held); },
+                 [&](const Over& over) {
+                   leave({Code::peer_lost,
+                          fmt::format("sender rank {} has ended its shelf: {}", rank, over.why)});
+                 },
+                 // Nothing that one who pulls is told.
+                 [](const ToSource auto&) {},
+                 [](const ToReader auto&) {},
+                 [](const AmongSenders auto&) {},
+                 [](const OneOf<Subscribe, Leave, Hold> auto&) {},
+             },
+             message.body);
+}
+
+void Puller::on_shelved(Rank rank, SourceEnd& source, const Shelved& answer) {
+  if (phase_ != Phase::subscribing || std::exchange(source.answered, true)) return;
+  if (!answer.status.ok()) {
+    return fail_joining(fmt::format("rank {}: {}", rank, answer.status.message));
+  }
+  source.slots.resize(answer.slots.size());
+  for (std::size_t slot = 0; slot < answer.slots.size(); ++slot) {
+    const ShelfSlot& told = answer.slots[slot];
+    source.put({slot, told.version, told.ticket});
+  }
+  for (std::size_t slot = 0; slot < answer.slots.size() && !idle(); ++slot) {
+    attach(rank, source, slot, answer.slots[slot].region);
+  }
+}
+
+void Puller::attach(Rank rank, SourceEnd& source, std::size_t slot, std::uint64_t region) {
+  const auto id = context_.operations.add(
+      [weak = weak_from_this(), serial = serial_, rank, slot](const fabric::Completion& done) {
+        const auto self = weak.lock();
+        if (self != nullptr && self->knows(serial)) self->on_attached(rank, slot, done);
+      });
+  try {
+    context_.fabric.attach(*source.connection->peer(), region, id, Deadline::never());
+  } catch (const Error& error) {
+    context_.operations.forget(id);
+    fail_joining(fmt::format("rank {}: {}", rank, error.what()));
+  }
+}
+
+void Puller::on_attached(Rank rank, std::size_t slot, const fabric::Completion& done) {
+  if (phase_ != Phase::subscribing) return;
+  if (!done.status.ok()) {
+    return fail_joining(fmt::format("rank {}: {}", rank, done.status.message));
+  }
+  sources_.at(rank).slots[slot].region = done.region;
+  start_when_attached();
+}
+
+void Puller::start_when_attached() {
+  for (const auto& [rank, source] : sources_) {
+    const auto absent = [](const SlotEnd& slot) { return slot.region == nullptr; };
+    if (!source.answered || std::ranges::any_of(source.slots, absent)) return;
+  }
+  phase_ = Phase::started;
+  context_.at(Step::joined);
+  backoff_ = Duration::zero();
+  trouble_.clear();
+  finished_after_.reset();
+  for (const auto& [rank, source] : sources_) {
+    if (source.view.finished) finished_after_ = source.view.newest;
+  }
+  log::debug("bus: rank {} pulls batch \"{}\", generation {}", context_.rank, plan_.batch,
+             plan_.generation);
+}
+
+Supply Puller::supply(const Wanted& wanted) const {
+  std::vector<ShelfView> views;
+  for (const auto& [rank, source] : sources_) views.push_back(source.view);
+  return started() ? supply_of(views, wanted) : Supply{};
+}
+
+std::optional<Outcome> Puller::step(const Wanted& wanted) {
+  if (recv_ != nullptr) {
+    recv_->step();
+    if (!recv_->done()) return std::nullopt;
+    if (auto outcome = take_read(wanted)) return outcome;
+  }
+  if (!started() || (must_pin_ && !unpinned_.empty())) return std::nullopt;
+  const Supply there = supply(wanted);
+  if (there.gone || there.ended) {
+    Outcome outcome;
+    outcome.absence = there.gone ? Absence::gone : Absence::ended;
+    return outcome;
+  }
+  if (there.version != 0) {
+    // What is pinned everywhere cannot be missed once more.
+    read(wanted.covers(pinned_) && all_have(pinned_) ? pinned_ : there.version);
+  } else if (is_pin_worth_it(wanted)) {
+    wanted.version ? pin({pinned_ = *wanted.version}) : pin_newest();
+  }
+  return std::nullopt;
+}
+
+// A version that was taken back is gone at one source at least: nobody can pull it any more.
+std::optional<Outcome> Puller::take_read(const Wanted& wanted) {
+  Outcome outcome = recv_->outcome();
+  const std::int64_t version = recv_->round();
+  recv_.reset();
+  if (outcome.status.code == Code::peer_lost) return std::nullopt;
+  if (outcome.status.code != Code::withdrawn) {
+    outcome.round = plan_.generation;
+    return outcome;
+  }
+  log::debug("bus: rank {}: version {} of batch \"{}\" was recycled while it was read",
+             context_.rank, version, plan_.batch);
+  for (auto& [rank, source] : sources_) source.forget(version);
+  if (wanted.version) {
+    outcome = {};
+    outcome.absence = Absence::gone;
+    return outcome;
+  }
+  if (started()) pin_newest();
+  must_pin_ = true;
+  return std::nullopt;
+}
+
+void Puller::read(std::int64_t version) {
+  std::set<std::int64_t> kept{version};
+  if (pinned_ > version) kept.insert(pinned_);
+  pin(std::move(kept));
+  recv_ = std::make_shared<Recv>(context_, plan_.generation, serial_, version, version,
+                                 std::vector<RecvCommit>(), loan_);
+  std::vector<RecvPart> parts;
+  for (std::size_t at = 0; at < streams_.size(); ++at) {
+    RecvPart part{
+        streams_[at], stream_number(serial_, static_cast<std::int64_t>(at)), {}, plan_.targets};
+    for (const Rank rank : streams_[at]->source.ranks) {
+      const SourceEnd& source = sources_.at(rank);
+      const SlotEnd& slot = *source.find(version);
+      part.sources.push_back({source.connection->peer(), slot.region, slot.ticket});
+    }
+    parts.push_back(std::move(part));
+  }
+  recv_->start(std::move(parts), {}, nullptr);
+}
+
+bool Puller::all_have(std::int64_t version) const {
+  return std::ranges::all_of(
+      sources_, [&](const auto& each) { return each.second.view.versions.contains(version); });
+}
+
+// Something that is wanted is at one source at least, and is not what is pinned and still to come.
+bool Puller::is_pin_worth_it(const Wanted& wanted) const {
+  if (!unpinned_.empty()) return false;
+  if (wanted.version) return pinned_ != *wanted.version;
+  const auto lacks_pinned = [&](const auto& each) {
+    return each.second.view.lacks_for_good(pinned_);
+  };
+  if (pinned_ != 0 && std::ranges::none_of(sources_, lacks_pinned)) return false;
+  return std::ranges::any_of(
+      sources_, [&](const auto& each) { return wanted.covers(each.second.view.newest); });
+}
+
+void Puller::pin_newest() {
+  context_.at(Step::pinning);
+  pinned_ = largest_held_ = 0;
+  for (const auto& [rank, source] : sources_) unpinned_.insert(rank);
+  holding_ = true;
+  tell_all(Hold{{}, true});
+}
+
+void Puller::on_held(Rank rank, const Held& held) {
+  if (unpinned_.erase(rank) == 0) return;
+  largest_held_ = std::max(largest_held_, held.version);
+  if (!unpinned_.empty()) return;
+  must_pin_ = false;
+  if (recv_ != nullptr) return;
+  pinned_ = largest_held_;
+  if (pinned_ != 0) pin({pinned_});
+}
+
+void Puller::pin(std::set<std::int64_t> versions) {
+  unpinned_.clear();
+  holding_ = !versions.empty();
+  tell_all(Hold{{versions.begin(), versions.end()}, false});
+}
+
+void Puller::rest() {
+  recv_.reset();
+  pinned_ = 0;
+  must_pin_ = false;
+  if (holding_) pin({});
+}
+
+void Puller::tell_all(const MessageBody& body) {
+  for (const auto& [rank, source] : sources_) {
+    context_.connections.send(*source.connection, plan_.generation, serial_, body);
+  }
+}
+
+}  // namespace tensorbus::bus

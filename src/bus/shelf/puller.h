@@ -1,0 +1,115 @@
+// A reader's subscriptions to the shelves of one generation, and the pull that runs: which versions
+// its sources have, and the reading of one of them.
+#pragma once
+
+#include <cstdint>
+#include <map>
+#include <memory>
+#include <optional>
+#include <set>
+#include <string>
+#include <vector>
+
+#include "bus/channel/loan.h"
+#include "bus/round/context.h"
+#include "bus/round/reader.h"
+#include "bus/round/recv.h"
+#include "bus/shelf/supply.h"
+
+namespace tensorbus::bus {
+
+class Puller : public std::enable_shared_from_this<Puller> {
+ public:
+  Puller(Context& context, std::shared_ptr<Loan> loan)
+      : context_(context), loan_(std::move(loan)) {}
+
+  // Other memory to read into. Only while nothing is read.
+  void replace(std::shared_ptr<Loan> loan, std::vector<TensorView> targets);
+
+  // Subscribes to every source. Only while idle.
+  void join(JoinPlan plan);
+  bool idle() const noexcept { return phase_ == Phase::idle; }
+  bool started() const noexcept { return phase_ == Phase::started; }
+  std::int64_t generation() const noexcept { return plan_.generation; }
+  std::uint64_t fingerprint() const noexcept { return plan_.fingerprint; }
+  // Why joining failed last; for messages.
+  const std::string& trouble() const noexcept { return trouble_; }
+  // After a failure: when to join again; max if nothing has failed.
+  TimePoint retry_at() const noexcept { return retry_at_; }
+  void retry() noexcept { retry_at_ = TimePoint::max(); }
+  // Ends the subscriptions; what is being read is dropped.
+  void leave(const Status& why);
+
+  void on_up(const PeerConnectionPtr& connection);
+  void on_lost(const PeerConnectionPtr& connection, const Status& why);
+  bool knows(std::uint64_t serial) const noexcept { return !idle() && serial == serial_; }
+  void on_message(const PeerConnectionPtr& connection, const AgentMessage& message);
+
+  // What the sources have that is wanted.
+  Supply supply(const Wanted& wanted) const;
+  // The newest version of a source whose worker has closed, also after that source was lost.
+  std::optional<std::int64_t> finished_after() const noexcept { return finished_after_; }
+  // Reads a version that is wanted, or waits for one. Its outcome, once it is over.
+  std::optional<Outcome> step(const Wanted& wanted);
+  // What is being read; null: nothing is.
+  Recv* reading() const noexcept { return recv_.get(); }
+  // The pull is over: its sources need keep nothing for it. What was read is dropped.
+  void rest();
+
+ private:
+  enum class Phase : std::uint8_t { idle, subscribing, started };
+  struct SlotEnd {
+    std::shared_ptr<const fabric::RemoteRegion> region;
+    std::int64_t version = 0;
+    std::uint64_t ticket = 0;
+  };
+  struct SourceEnd {
+    PeerConnectionPtr connection;
+    bool asked = false;
+    bool answered = false;
+    std::vector<SlotEnd> slots;
+    ShelfView view;
+
+    const SlotEnd* find(std::int64_t version) const;
+    void put(const Published& published);
+    void forget(std::int64_t version);
+  };
+
+  void ask(Rank rank, SourceEnd& source);
+  void fail_joining(const std::string& why);
+  void on_shelved(Rank rank, SourceEnd& source, const Shelved& answer);
+  void attach(Rank rank, SourceEnd& source, std::size_t slot, std::uint64_t region);
+  void on_attached(Rank rank, std::size_t slot, const fabric::Completion& done);
+  void start_when_attached();
+  void on_held(Rank rank, const Held& held);
+  std::optional<Outcome> take_read(const Wanted& wanted);
+  void read(std::int64_t version);
+  // Asks all sources to keep what they have and what they get.
+  void pin_newest();
+  void pin(std::set<std::int64_t> versions);
+  bool is_pin_worth_it(const Wanted& wanted) const;
+  bool all_have(std::int64_t version) const;
+  void tell_all(const MessageBody& body);
+
+  Context& context_;
+  std::shared_ptr<Loan> loan_;
+  JoinPlan plan_;
+  Phase phase_ = Phase::idle;
+  std::uint64_t serial_ = 0;
+  std::vector<std::shared_ptr<const plan::Stream>> streams_;
+  std::map<Rank, SourceEnd> sources_;
+  std::shared_ptr<Recv> recv_;
+  std::optional<std::int64_t> finished_after_;
+
+  std::set<Rank> unpinned_;  // sources that have not said what they keep
+  std::int64_t largest_held_ = 0;
+  std::int64_t pinned_ = 0;  // that all sources keep once they have it; 0: none
+  bool must_pin_ = false;    // what was read last was taken back
+  bool holding_ = false;     // some source keeps something
+
+  std::string trouble_;
+  TimePoint retry_at_ = TimePoint::max();
+  Duration backoff_ = Duration::zero();
+};
+
+}  // namespace tensorbus::bus

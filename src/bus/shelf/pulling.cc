@@ -1,0 +1,185 @@
+#include "bus/shelf/pulling.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <utility>
+
+namespace tensorbus::bus {
+
+void Pulling::follow(const Matching& matching) {
+  shelves_are_there_ = matching.finds_shelves();
+  if (!matching.matched() || !matching.can_recv().ok() || !shelves_are_there_) return;
+  if (puller_ == nullptr) puller_ = std::make_shared<Puller>(self_.context, self_.loan);
+  course_.set(matching.remote(), matching.own());
+  const std::int64_t generation = matching.shelved_generation();
+  const bool joined_this =
+      puller_->generation() == generation && puller_->fingerprint() == course_.fingerprint();
+  if (!puller_->idle() && !joined_this) {
+    puller_->leave({Code::peer_lost, "there is a newer shelf"});
+    puller_->retry();
+  }
+  if (puller_->idle() && puller_->retry_at() == TimePoint::max()) {
+    puller_->join(course_.plan(generation, matching.shelves()));
+  }
+}
+
+bool Pulling::tries_again() {
+  if (puller_ == nullptr || self_.membership.closing() || !puller_->idle()) return false;
+  if (puller_->retry_at() > self_.context.now) return false;
+  puller_->retry();
+  return true;
+}
+
+void Pulling::replace_memory() {
+  if (puller_ == nullptr) return;
+  puller_->replace(self_.loan, course_.targets());
+}
+
+void Pulling::pull(CommandId id, const Pull& pull, Deadline deadline) {
+  queue_.push_back({id, pull, deadline});
+}
+
+// A version of a later generation is newer, whatever its number: whoever resumed counts as it
+// likes. Otherwise nobody goes back to what is older than the last.
+Wanted Pulling::wanted_by(const Pull& pull) const {
+  const bool later = read_in_ != 0 && puller_->generation() > read_in_;
+  if (later) return {pull.version, 0};
+  return {pull.version, std::max(pull.newer_than.value_or(0), last_read_ - 1)};
+}
+
+std::optional<Outcome> Pulling::step_head() {
+  if (puller_ == nullptr) return std::nullopt;
+  Queued& head = queue_.front();
+  if (Recv* recv = puller_->reading(); recv != nullptr && !head.why.ok()) {
+    if (!recv->done()) return std::nullopt;
+    return recv->outcome();
+  }
+  auto outcome = puller_->step(wanted_by(head.pull));
+  if (const Recv* recv = puller_->reading();
+      recv != nullptr && head.telling.has_come(self_.context.now)) {
+    self_.context.channel.progress(head.id, recv->bytes_done(), recv->bytes_total());
+  }
+  if (outcome || started() || shelves_are_there_ || !puller_->finished_after()) return outcome;
+  // The senders have closed, and what they had is gone with their agents.
+  outcome.emplace().absence = Absence::ended;
+  return outcome;
+}
+
+void Pulling::finish_head(Outcome outcome) {
+  self_.context.at(Step::received);
+  if (outcome.absence != Absence::none) explain_absence(outcome);
+  if (outcome.status.ok()) {
+    read_in_ = outcome.round;
+    last_read_ = outcome.version;
+  }
+  const CommandId id = queue_.front().id;
+  queue_.pop_front();
+  puller_->rest();
+  self_.complete(id, std::move(outcome));
+}
+
+void Pulling::explain_absence(Outcome& outcome) const {
+  const Pull& pull = queue_.front().pull;
+  outcome.status.code = Code::failed;
+  if (outcome.absence == Absence::gone) {
+    outcome.status.message = fmt::format(
+        "batch \"{}\": version {} is not there any more: it was recycled, or never published",
+        self_.key.batch, pull.version.value_or(0));
+    return;
+  }
+  outcome.version = puller_->finished_after().value_or(0);
+  outcome.status.message =
+      fmt::format("batch \"{}\": side \"{}\" has ended after version {}{}", self_.key.batch,
+                  course_.senders()->name.side, outcome.version,
+                  started() ? "" : ", and what it published is gone with its agents");
+}
+
+void Pulling::step() {
+  expire();
+  while (!queue_.empty()) {
+    auto outcome = step_head();
+    if (!outcome) return;
+    finish_head(*std::move(outcome));
+  }
+}
+
+// Only the head may be reading; what it borrows is free again when its outcome comes.
+void Pulling::end(std::size_t at, const Status& why) {
+  Queued& queued = queue_[at];
+  if (!queued.why.ok()) return;
+  if (at == 0 && reads() && !puller_->reading()->done()) {
+    queued.why = why;
+    return puller_->reading()->end(why);
+  }
+  Outcome outcome;
+  outcome.status = why;
+  if (at == 0 && puller_ != nullptr) puller_->rest();
+  self_.complete(queued.id, std::move(outcome));
+  queue_.erase(queue_.begin() + static_cast<std::ptrdiff_t>(at));
+}
+
+bool Pulling::cancel(CommandId id, const Status& why) {
+  const auto found = std::ranges::find(queue_, id, &Queued::id);
+  if (found == queue_.end()) return false;
+  end(static_cast<std::size_t>(found - queue_.begin()), why);
+  return true;
+}
+
+void Pulling::fail(const Status& why) {
+  for (std::size_t at = queue_.size(); at-- > 0;) end(at, why);
+}
+
+void Pulling::close(const Status& why) {
+  fail(why);
+  if (puller_ != nullptr) puller_->leave(why);
+}
+
+void Pulling::expire() {
+  for (std::size_t at = queue_.size(); at-- > 0;) {
+    const Queued& queued = queue_[at];
+    if (queued.deadline.at() > self_.context.now || !queued.why.ok()) continue;
+    const std::string waits = at == 0 ? waits_for(queued.pull) : "the commands before it";
+    end(at, {Code::timeout, fmt::format("pull of batch \"{}\" timed out: it waited for {}",
+                                        self_.key.batch, waits)});
+  }
+}
+
+std::string Pulling::waits_for(const Pull& pull) const {
+  if (!started()) {
+    const std::string why = trouble();
+    return "the senders, whose shelves this rank has not joined" +
+           (why.empty() ? "; with embedded agents they end with their processes" : ": " + why);
+  }
+  if (reads()) return "bytes that are still being read";
+  if (pull.version) return fmt::format("version {}, which not all senders have", *pull.version);
+  if (pull.newer_than) return fmt::format("a version above {}", *pull.newer_than);
+  return "the first version that all senders have";
+}
+
+TimePoint Pulling::wake_at() const {
+  TimePoint at = TimePoint::max();
+  for (const Queued& queued : queue_) {
+    if (queued.why.ok()) at = std::min(at, queued.deadline.at());
+  }
+  if (puller_ != nullptr && puller_->idle() && !self_.membership.closing()) {
+    at = std::min(at, puller_->retry_at());
+  }
+  return at;
+}
+
+void Pulling::on_message(const PeerConnectionPtr& connection, const AgentMessage& message) {
+  if (puller_ != nullptr && puller_->knows(message.serial)) {
+    puller_->on_message(connection, message);
+  }
+}
+
+void Pulling::on_up(const PeerConnectionPtr& connection) {
+  if (puller_ != nullptr) puller_->on_up(connection);
+}
+
+void Pulling::on_lost(const PeerConnectionPtr& connection, const Status& why) {
+  if (puller_ != nullptr) puller_->on_lost(connection, why);
+}
+
+}  // namespace tensorbus::bus

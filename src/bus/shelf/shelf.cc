@@ -1,0 +1,176 @@
+#include "bus/shelf/shelf.h"
+
+#include <algorithm>
+#include <utility>
+
+namespace tensorbus::bus {
+namespace {
+
+std::optional<fabric::Address> address_of_first(const Context& context,
+                                                const Shelf::Origin& origin) {
+  const Rank first = first_source(*origin.senders);
+  if (first == origin.key.rank) return std::nullopt;
+  const auto place = context.catalog.member({origin.senders->sides.begin()->first, first});
+  return place == nullptr ? fabric::Address() : place->address;
+}
+
+std::set<Rank> ranks_of(const Group& group) {
+  std::set<Rank> ranks;
+  for (const auto& [rank, member] : group.members) ranks.insert(rank);
+  return ranks;
+}
+
+}  // namespace
+
+Shelf::Shelf(Context& context, Origin origin)
+    : context_(context),
+      key_(origin.key),
+      senders_(origin.senders),
+      record_(origin.record),
+      loan_(origin.loan),
+      slots_(static_cast<std::size_t>(record_.member.versioned->keep.value())),
+      herald_(context, Follow{key_.batch, senders_->name, key_.rank}, record_.generation,
+              first_source(*senders_), address_of_first(context, origin), ranks_of(*senders_)),
+      readers_(key_.rank) {
+  const std::size_t count = record_.member.tensors.size();
+  for (std::size_t slot = 0; slot < slots_.all().size(); ++slot) {
+    const auto tensors = std::span(loan_->tensors()).subspan(slot * count, count);
+    regions_.push_back(
+        context_.fabric.expose(ordered(source_order(*senders_, record_.member), tensors)));
+  }
+}
+
+std::optional<std::size_t> Shelf::take(std::int64_t version, bool withdraw) {
+  const auto slot = slots_.choose(withdraw);
+  if (!slot) return std::nullopt;
+  regions_[*slot]->gate().move_to(slots_.take(*slot, version));
+  context_.at(Step::slot_taken);
+  return slot;
+}
+
+bool Shelf::complete(std::int64_t version) {
+  const auto slot = slots_.complete(version);
+  if (!slot) return false;
+  context_.at(Step::published);
+  tell_all(Published{*slot, version, slots_.all()[*slot].ticket});
+  herald_.note_complete(slots_.versions());
+  look_at_common();
+  return true;
+}
+
+void Shelf::finish() {
+  finished_ = true;
+  tell_all(Finished{slots_.newest()});
+}
+
+void Shelf::release() {
+  slots_.give_up();
+  released_ = true;
+}
+
+void Shelf::end(const std::string& why) {
+  tell_all(Over{0, Mark::closed, why});
+  subscriptions_.clear();
+}
+
+void Shelf::look_at_common() {
+  const bool before = served();
+  slots_.note_common(herald_.common());
+  slots_.note_doomed(herald_.doomed());
+  if (!before && served()) show();
+}
+
+void Shelf::show() const {
+  if (served()) context_.directory.publish(to_text(ShelfKey{key_}), encode(record_));
+}
+
+void Shelf::step() {
+  herald_.step();
+  look_at_common();
+}
+
+Taken Shelf::subscribe(const PeerConnectionPtr& connection, const AgentMessage& message) {
+  const auto& wish = std::get<Subscribe>(message.body);
+  try {
+    const auto served = readers_.serve(context_.catalog, senders_, wish, {}, nullptr);
+    if (!served) return Taken::later;
+    serve(connection, message.serial, wish, *served);
+  } catch (const Error& error) {
+    context_.connections.send(*connection, message.generation, message.serial,
+                              Shelved{error.status(), {}});
+  }
+  return Taken::done;
+}
+
+void Shelf::serve(const PeerConnectionPtr& connection, std::uint64_t serial, const Subscribe& wish,
+                  const ReaderGroups::Served& served) {
+  if (subscriptions_.contains(serial)) return;
+  const auto older = std::ranges::find_if(subscriptions_, [&](const auto& entry) {
+    return entry.second.reader == wish.reader && entry.second.side == wish.side;
+  });
+  if (older != subscriptions_.end()) unsubscribe(older->first);
+  Shelved answer;
+  for (std::size_t slot = 0; slot < regions_.size(); ++slot) {
+    for (std::size_t at = 0; at < served.streams.size(); ++at) {
+      regions_[slot]->serve(stream_number(serial, wish.streams[at]), served.streams[at]);
+    }
+    const Slot& now = slots_.all()[slot];
+    const bool holds = now.state == SlotState::complete;
+    answer.slots.push_back({regions_[slot]->number(), holds ? now.version : 0, now.ticket});
+  }
+  subscriptions_[serial] = {connection, wish.reader, wish.side};
+  context_.at(Step::subscribed);
+  context_.connections.send(*connection, generation(), serial, std::move(answer));
+  if (finished_) {
+    context_.connections.send(*connection, generation(), serial, Finished{slots_.newest()});
+  }
+}
+
+void Shelf::follow(const PeerConnectionPtr& connection, const AgentMessage& message) {
+  if (!herald_.is_first()) return;
+  herald_.add_follower(connection, message.serial, std::get<Follow>(message.body).rank);
+}
+
+void Shelf::on_message(const PeerConnectionPtr& connection, const AgentMessage& message) {
+  if (message.generation != generation()) return;
+  if (herald_.knows(connection, message.serial)) {
+    herald_.on_message(connection, message);
+    return look_at_common();
+  }
+  const auto found = subscriptions_.find(message.serial);
+  if (found == subscriptions_.end() || found->second.connection != connection) return;
+  if (const auto* hold = std::get_if<Hold>(&message.body)) {
+    on_hold(found->second, message.serial, *hold);
+  } else if (std::holds_alternative<Leave>(message.body)) {
+    unsubscribe(message.serial);
+  }
+}
+
+void Shelf::on_hold(const Subscription& subscription, std::uint64_t serial, const Hold& hold) {
+  Wish wish{subscription.reader, {hold.versions.begin(), hold.versions.end()}, std::nullopt};
+  if (hold.newest) wish.from = slots_.newest();
+  slots_.hold(serial, std::move(wish));
+  if (!hold.newest) return;
+  context_.connections.send(*subscription.connection, generation(), serial, Held{slots_.newest()});
+}
+
+void Shelf::on_lost(const PeerConnectionPtr& connection) {
+  herald_.on_lost(connection);
+  for (auto each = subscriptions_.begin(); each != subscriptions_.end();) {
+    const auto& [serial, subscription] = *each++;
+    if (subscription.connection == connection) unsubscribe(serial);
+  }
+}
+
+void Shelf::unsubscribe(std::uint64_t serial) {
+  slots_.release(serial);
+  subscriptions_.erase(serial);
+}
+
+void Shelf::tell_all(const MessageBody& body) {
+  for (const auto& [serial, subscription] : subscriptions_) {
+    context_.connections.send(*subscription.connection, generation(), serial, body);
+  }
+}
+
+}  // namespace tensorbus::bus

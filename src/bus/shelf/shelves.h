@@ -1,0 +1,44 @@
+// All shelves of one agent. One that its worker has left stays until all senders have a version of
+// the next generation.
+#pragma once
+
+#include <cstdint>
+#include <map>
+#include <memory>
+#include <vector>
+
+#include "bus/shelf/shelf.h"
+
+namespace tensorbus::bus {
+
+class Shelves {
+ public:
+  explicit Shelves(Context& context) : context_(context) {}
+  Shelves(const Shelves&) = delete;
+  Shelves& operator=(const Shelves&) = delete;
+
+  std::shared_ptr<Shelf> open(Shelf::Origin origin);
+  // The highest version that this rank ever began to publish, with whatever worker.
+  void note_begun(const BatchKey& key, std::int64_t version);
+  std::int64_t last_begun(const BatchKey& key) const;
+
+  // SUBSCRIBE or FOLLOW.
+  Taken take(const PeerConnectionPtr& connection, const AgentMessage& message);
+  void on_message(const PeerConnectionPtr& connection, const AgentMessage& message);
+  void on_up(const PeerConnectionPtr& connection);
+  void on_lost(const PeerConnectionPtr& connection);
+  void step();
+  TimePoint wake_at() const;
+  // The store has forgotten what this agent published.
+  void show_all() const;
+  void close();
+
+ private:
+  bool is_superseded(const Shelf& shelf) const;
+
+  Context& context_;
+  std::vector<std::shared_ptr<Shelf>> shelves_;
+  std::map<BatchKey, std::int64_t> begun_;
+};
+
+}  // namespace tensorbus::bus

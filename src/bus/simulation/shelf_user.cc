@@ -1,0 +1,339 @@
+#include "bus/simulation/shelf_user.h"
+
+#include <algorithm>
+
+#include "bus/client/client.h"
+#include "tensorbus/plan.h"
+
+namespace tensorbus::bus::simulation {
+namespace {
+
+using std::chrono::microseconds;
+using std::chrono::seconds;
+
+const Shape whole_shape{4, 6};
+
+}  // namespace
+
+std::string ShelfUser::doing() const {
+  constexpr const char* phases[] = {"init_pair", "register_tensors", "its versions", "close",
+                                    "close"};
+  return fmt::format("rank {} of {} is stuck in {}, {}", rank_, side_.name,
+                     phases[static_cast<std::size_t>(phase_)],
+                     pending_ ? "its command is pending" : "idle");
+}
+
+void ShelfUser::die() {
+  phase_ = Phase::init;
+  pending_.reset();
+  filling_.reset();
+  loan_.reset();
+  after_error_.clear();
+  last_version_ = last_generation_ = 0;
+}
+
+void ShelfUser::lose_agent() {
+  const bool enlisting = phase_ == Phase::enlist && pending_;
+  pending_.reset();
+  filling_.reset();
+  after_error_.clear();
+  if (phase_ == Phase::init) return;
+  phase_ = Phase::enlist;
+  if (!enlisting) return;
+  // Its call is still under way: the client asks the agent that has taken over.
+  renew_registration(enlisting_, world_.cluster.random());
+  ask_to_enlist();
+}
+
+void ShelfUser::close() {
+  if (phase_ != Phase::work && phase_ != Phase::enlist) return;
+  if (pending_) node().cancel(pending_->id, {Code::cancelled, "the user closes"});
+  leave();
+  phase_ = Phase::closed;
+}
+
+void ShelfUser::leave() {
+  world_.say("rank {}: close", rank_);
+  world_.checks.note_leaving(life(), answered_);
+  phase_ = Phase::leave;
+  filling_.reset();
+  pending_ = Pending{
+      node().submit(CloseBatch{"b", enlisting_.registration, world_.odds(2) && !world_.healed()})};
+}
+
+void ShelfUser::act() {
+  if (!node().alive()) return;
+  if (pending_) {
+    const Outcome* outcome = node().outcome(pending_->id);
+    if (outcome == nullptr) return;
+    const Outcome copy = *outcome;
+    const Pending over = *std::exchange(pending_, std::nullopt);
+    on_outcome(over, copy);
+    return;
+  }
+  switch (phase_) {
+    case Phase::init:
+      return init();
+    case Phase::enlist:
+      return enlist();
+    case Phase::work:
+      if (filling_) return fill();
+      if (!world_.healed() && world_.odds(60)) return leave();
+      if (publishes() && world_.resting()) return;
+      return publishes() ? publish() : pull();
+    case Phase::leave:
+    case Phase::closed:
+      return;
+  }
+}
+
+void ShelfUser::pass_time() {
+  if (!node().alive() || !pending_ || node().outcome(pending_->id) != nullptr) return;
+  const TimePoint now = world_.cluster.clock().now();
+  const auto passed = [&](std::optional<TimePoint>& at) {
+    if (!at || now < *at) return false;
+    at.reset();
+    return true;
+  };
+  if (passed(pending_->expires_at)) world_.hit("deadline", rank_);
+  const bool enlists = phase_ == Phase::enlist;
+  if (passed(pending_->cancels_at)) {
+    world_.hit("cancel", rank_);
+    if (enlists) world_.checks.note_leaving(life(), 0);
+    node().cancel(pending_->id, {Code::cancelled, "the user lost interest"});
+  }
+  if (passed(pending_->due) && enlists) world_.checks.note_leaving(life(), 0);
+}
+
+void ShelfUser::submit(Pending pending, Command command, std::shared_ptr<Loan> loan,
+                       Duration most) {
+  const TimePoint now = world_.cluster.clock().now();
+  const auto soon = [&] { return now + microseconds(world_.cluster.random(20'000)); };
+  Deadline deadline(now + most);
+  if (world_.impatient()) {
+    pending.expires_at = soon();
+    deadline = Deadline(*pending.expires_at);
+  } else if (world_.impatient()) {
+    pending.cancels_at = soon();
+  }
+  pending.due = deadline.at();
+  pending.since = world_.checks.steps();
+  pending.id = node().submit(std::move(command), std::move(loan), deadline);
+  pending_ = pending;
+}
+
+void ShelfUser::init() {
+  world_.say("rank {}: init_pair", rank_);
+  InitPair pair{"p",
+                side_.name,
+                publishes() ? "" : side_.remote,
+                static_cast<std::int64_t>(side_.ranks.size()),
+                side_.layout,
+                true};
+  submit({}, std::move(pair), nullptr, seconds(2));
+}
+
+void ShelfUser::enlist() {
+  const Shape local = side_.whole().local_shape(whole_shape, rank_);
+  const std::size_t keep = publishes() ? world_.keep() : 0;
+  loan_ = std::make_shared<SimulatedLoan>(std::vector<SimulatedLoan::Tensor>(
+      std::max<std::size_t>(keep, 1), {Dtype::int64, local, {}, {}}));
+  for (std::size_t slot = 0; slot < std::max<std::size_t>(keep, 1); ++slot) {
+    std::ranges::fill(loan_->numbers(slot), garbage);
+  }
+  after_error_.clear();
+  enlisting_ = {};
+  enlisting_.batch = "b";
+  enlisting_.registration = world_.cluster.random();
+  enlisting_.role = side_.name;
+  enlisting_.chunk_bytes = 16;
+  enlisting_.items = {
+      {"p", "w", Dtype::int64, local, plan::contiguous_strides(local), std::nullopt}};
+  enlisting_.pairs = {"p"};
+  enlisting_.versioned = Versioned{publishes() ? Direction::send : Direction::recv, 0, false,
+                                   static_cast<std::int64_t>(keep)};
+  ask_to_enlist();
+}
+
+void ShelfUser::ask_to_enlist() {
+  ++life_;
+  answered_ = attempts_ = 0;
+  world_.say("rank {}: register_tensors, for the {}. time", rank_, life_);
+  world_.checks.note_registration(enlisting_.registration, life());
+  submit({}, enlisting_, loan_, seconds(2));
+}
+
+void ShelfUser::on_outcome(const Pending& pending, const Outcome& outcome) {
+  switch (phase_) {
+    case Phase::init:
+      if (outcome.status.ok()) phase_ = Phase::enlist;
+      break;
+    case Phase::enlist:
+      on_enlisted(pending, outcome);
+      break;
+    case Phase::work:
+      return publishes() ? on_published(outcome) : on_pulled(pending, outcome);
+    case Phase::leave:
+      phase_ = Phase::enlist;
+      break;
+    case Phase::closed:
+      return;
+  }
+  world_.say("rank {}: {}", rank_, outcome.status.ok() ? "done" : outcome.status.message);
+}
+
+void ShelfUser::on_enlisted(const Pending& pending, const Outcome& outcome) {
+  if (outcome.status.ok()) {
+    phase_ = Phase::work;
+    world_.checks.note_registered(enlisting_.registration, rank_, pending.since);
+    return;
+  }
+  world_.checks.note_leaving(life(), 0);
+  if (outcome.status.code == Code::invalid_argument) {
+    world_.violate("I9", fmt::format("rank {} cannot register: {}", rank_, outcome.status.message));
+  }
+}
+
+void ShelfUser::publish() {
+  shelving_ = false;
+  ++attempts_;
+  Publish command{"b", std::nullopt, std::nullopt,
+                  static_cast<std::int64_t>(world_.cluster.random(30)), world_.odds(2)};
+  submit({}, std::move(command), nullptr, seconds(1));
+}
+
+void ShelfUser::on_published(const Outcome& outcome) {
+  if (!outcome.status.ok()) {
+    world_.say("rank {}: publish: {}", rank_, outcome.status.message);
+    ++world_.report.counts["failed publishes"];
+    ++answered_;
+    filling_.reset();
+    const bool anew = outcome.stale || outcome.status.code == Code::invalid_argument;
+    if (anew) phase_ = Phase::enlist;
+    if (world_.calm() && outcome.status.code == Code::timeout) {
+      world_.violate("I22", fmt::format("rank {}: {}", rank_, outcome.status.message));
+    }
+    return;
+  }
+  if (!shelving_) {
+    filling_ = Filling{outcome.version, static_cast<std::size_t>(outcome.slot)};
+    world_.tags[{life(), outcome.version}] = attempts_;
+    std::ranges::fill(loan_->numbers(filling_->slot), garbage);
+    return;
+  }
+  world_.say("rank {}: published version {}", rank_, filling_->version);
+  ++world_.report.counts["publishes"];
+  ++answered_;
+  ++successes;
+  last_version_ = filling_->version;
+  world_.shelved_versions.insert({life(), filling_->version});
+  filling_.reset();
+}
+
+// A few elements at a time, so that anything can happen meanwhile.
+void ShelfUser::fill() {
+  const auto numbers = loan_->numbers(filling_->slot);
+  const std::size_t end =
+      std::min(numbers.size(), filling_->written + 1 + world_.cluster.random(12));
+  std::size_t at = 0;
+  for_each(whole_shape, numbers, [&](std::int64_t& number, std::int64_t i) {
+    if (at >= filling_->written && at < end) number = tag_of(attempts_, life(), i);
+    ++at;
+  });
+  filling_->written = end;
+  if (end < numbers.size()) return;
+  shelving_ = true;
+  submit({}, Shelve{"b", std::nullopt, filling_->version, true}, nullptr, seconds(1));
+}
+
+void ShelfUser::pull() {
+  after_error_.clear();
+  std::ranges::fill(loan_->numbers(0), garbage);
+  Pull command{"b", std::nullopt};
+  const auto kind = world_.resting() ? 0 : world_.cluster.random(4);
+  if (kind == 2) command.newer_than = last_version_;
+  if (kind == 3) command.version = std::max<std::int64_t>(1, last_version_ + 1);
+  Pending pending;
+  pending.pull = command;
+  pending.at_rest = world_.rested();
+  submit(pending, command, nullptr, seconds(1));
+}
+
+void ShelfUser::check_untouched() {
+  if (after_error_.empty() || std::ranges::equal(after_error_, loan_->numbers(0))) return;
+  world_.violate("I14", fmt::format("rank {}: written after the error", rank_));
+  after_error_.clear();
+}
+
+void ShelfUser::on_pulled(const Pending& pending, const Outcome& outcome) {
+  if (outcome.status.ok()) {
+    ++successes;
+    ++world_.report.counts["pulls"];
+    return check_pulled(pending, outcome);
+  }
+  world_.say("rank {}: pull: {}", rank_, outcome.status.message);
+  ++world_.report.counts["failed pulls"];
+  after_error_.assign(loan_->numbers(0).begin(), loan_->numbers(0).end());
+  if (outcome.status.code == Code::invalid_argument) phase_ = Phase::enlist;
+  if (outcome.absence == Absence::gone && !pending.pull.version) {
+    world_.violate("I23", fmt::format("rank {}: no version was named, and it is gone", rank_));
+  }
+  if (pending.at_rest) {
+    world_.violate("I24", fmt::format("rank {}: {}", rank_, outcome.status.message));
+  }
+}
+
+void ShelfUser::check_pulled(const Pending& pending, const Outcome& outcome) {
+  world_.say("rank {}: pulled version {} of generation {}", rank_, outcome.version, outcome.round);
+  const Pull& wish = pending.pull;
+  const bool later = outcome.round > last_generation_;
+  if ((wish.version && outcome.version != *wish.version) ||
+      (wish.newer_than && !later && outcome.version <= *wish.newer_than)) {
+    world_.violate("I23",
+                   fmt::format("rank {}: version {} was not asked for", rank_, outcome.version));
+  }
+  if (outcome.round < last_generation_) {
+    world_.violate("I24", fmt::format("rank {}: generation {} after generation {}", rank_,
+                                      outcome.round, last_generation_));
+  }
+  last_generation_ = outcome.round;
+  last_version_ = outcome.version;
+  std::string wrong;
+  std::optional<Life> source;
+  std::optional<std::int64_t> step;
+  for_each(whole_shape, loan_->numbers(0), [&](std::int64_t& number, std::int64_t i) {
+    const Life life = life_of(number);
+    const auto generation = world_.checks.generation_of(life);
+    const auto tag = world_.tags.find({life, outcome.version});
+    step = step.value_or(step_of(number));
+    if (number < garbage && element_of(number) == i && step_of(number) == *step &&
+        tag != world_.tags.end() && tag->second == *step && generation &&
+        generation->second == outcome.round) {
+      source = life;
+      return;
+    }
+    wrong += fmt::format(" element {} is element {} of rank {}, life {}, step {}", i,
+                         element_of(number), life.rank, life.number, step_of(number));
+  });
+  if (!wrong.empty()) {
+    return world_.violate("I21", fmt::format("rank {}, version {} of generation {}:{}", rank_,
+                                             outcome.version, outcome.round, wrong));
+  }
+  if (pending.at_rest && source) check_newest(outcome, *source);
+}
+
+void ShelfUser::check_newest(const Outcome& outcome, Life source) {
+  const auto publisher = world_.publisher();
+  if (publisher && world_.newest_of_all(*publisher) > 0) source = *publisher;
+  const auto generation = world_.checks.generation_of(source);
+  if (generation->second != outcome.round) {
+    world_.violate("I24", fmt::format("rank {}: generation {}, and all publish in {}", rank_,
+                                      outcome.round, generation->second));
+  }
+  const std::int64_t newest = world_.newest_of_all(source);
+  if (outcome.version >= newest) return;
+  world_.violate("I24", fmt::format("rank {}: version {}, and all have published {}", rank_,
+                                    outcome.version, newest));
+}
+
+}  // namespace tensorbus::bus::simulation
