@@ -110,7 +110,8 @@ using Ports = std::pair<std::uint16_t, std::uint16_t>;  // the first and the las
 class BusClient {
  public:
   BusClient(std::string queue_path, std::string state_path, std::string space, Rank rank,
-            Timeout timeout) {
+            Timeout timeout)
+      : rank_(rank) {
     bus::SocketConnectionOptions options;
     options.queue_path = std::move(queue_path);
     options.state_path = std::move(state_path);
@@ -124,14 +125,22 @@ class BusClient {
         bus::connect_to_agent(std::move(options), deadline(timeout)), process_pool()));
   }
 
-  BusClient(std::shared_ptr<Store> store, Rank rank, std::string space, std::string bind,
-            Ports ports, Timeout timeout) {
+  BusClient(std::shared_ptr<Store> store, std::optional<Rank> rank, std::string space,
+            std::string bind, Ports ports, Timeout timeout)
+      : rank_(0) {
     embedded_ = Owned(std::make_unique<bus::Embedded>(
         std::move(store),
         bus::EmbeddedOptions{
             rank, std::move(space), process_pool(), std::move(bind), {ports.first, ports.second}},
         deadline(timeout)));
     client_ = Owned(std::make_unique<bus::Client>(embedded_->connect(), embedded_->pool()));
+    rank_ = embedded_->rank();
+  }
+
+  Rank rank() const noexcept { return rank_; }
+  void init_pair(const bus::InitPair& pair, bool blocking, Deadline deadline) {
+    if (embedded_) embedded_->check(pair);
+    client_->init_pair(pair, blocking, deadline);
   }
 
   bus::Client* operator->() const { return &*client_; }
@@ -158,13 +167,17 @@ class BusClient {
  private:
   Owned<bus::Embedded> embedded_;
   Owned<bus::Client> client_;
+  Rank rank_;
 };
 
-using Item = std::pair<std::string, std::string>;  // pair, name
+using PairedName = std::pair<std::string, std::string>;  // pair, name
+// Whether it sends, the last version, whether it takes a part of the names only, and how many a
+// shelf keeps.
+using Versioned = std::tuple<bool, std::int64_t, bool, std::optional<std::int64_t>>;
 // A tensor's own: mesh, placements, coordinate, which mesh.
 using OwnLayout = std::tuple<Shape, std::vector<Placement>, Shape, std::int64_t>;
 
-TensorList take_in_batch(const nb::list& tensors, const std::vector<Item>& items) {
+TensorList take_in_batch(const nb::list& tensors, const std::vector<PairedName>& items) {
   return take_in(tensors, [&](std::size_t index) {
     const std::string pair = index < items.size() ? items[index].first : "";
     const std::string name = index < items.size() ? items[index].second : "";
@@ -184,19 +197,21 @@ bus::Verify parse_verify(const std::string& verify) {
 bus::Direction direction(bool send) { return send ? bus::Direction::send : bus::Direction::recv; }
 
 std::uint64_t register_tensors(BusClient& client, const std::string& batch, const nb::list& tensors,
-                               const std::vector<Item>& items,
+                               const std::vector<PairedName>& items,
                                const std::vector<std::optional<Shape>>& global_shapes,
                                std::optional<std::int64_t> chunk_bytes,
                                std::optional<std::string> role, const std::string& verify,
                                const std::vector<std::optional<OwnLayout>>& layouts,
+                               const std::vector<std::optional<Shape>>& starts,
                                std::vector<std::string> pairs,
-                               const std::optional<std::pair<bool, std::int64_t>>& versioned,
-                               Timeout timeout) {
+                               const std::optional<Versioned>& versioned, Timeout timeout,
+                               const std::optional<std::string>& shelf_dtype) {
   const TensorList taken = take_in_batch(tensors, items);
   std::vector<bus::BatchTensor> batch_tensors;
   batch_tensors.reserve(taken.size());
   for (std::size_t i = 0; i < taken.size(); ++i) {
     batch_tensors.push_back({taken[i], items.at(i).first, items.at(i).second, global_shapes.at(i)});
+    if (i < starts.size()) batch_tensors.back().start = starts[i];
     if (i >= layouts.size() || !layouts[i]) continue;
     const auto& [mesh, placements, coordinate, id] = *layouts[i];
     batch_tensors.back().layout = bus::SideLayout{mesh, placements, coordinate, id};
@@ -206,7 +221,11 @@ std::uint64_t register_tensors(BusClient& client, const std::string& batch, cons
   options.role = std::move(role);
   options.verify = parse_verify(verify);
   options.pairs = std::move(pairs);
-  if (versioned) options.versioned = bus::Versioned{direction(versioned->first), versioned->second};
+  if (versioned) {
+    const auto& [send, last, subset, keep] = *versioned;
+    options.versioned = bus::Versioned{direction(send), last, subset, keep};
+  }
+  if (shelf_dtype) options.shelf_dtype = parse_dtype(*shelf_dtype);
   const WithoutGil without_gil;
   return client->register_tensors(batch, batch_tensors, options, deadline(timeout));
 }
@@ -222,6 +241,31 @@ BusTransfer transfer(BusClient& client, const std::string& batch, bool send,
   const WithoutGil without_gil;
   return BusTransfer(client->transfer(batch, direction(send), role, views, blocking,
                                       deadline(timeout), version, min_readers));
+}
+
+std::int64_t publish(BusClient& client, const std::string& batch,
+                     const std::optional<std::string>& role, const TensorList& tensors,
+                     std::optional<std::int64_t> version, double patience, bool withdraw,
+                     Timeout timeout) {
+  if (!(patience >= 0)) throw Error(Code::invalid_argument, "patience is negative");
+  // Beyond that nobody can tell it from waiting for ever.
+  constexpr double longest = 1e6;
+  const std::chrono::duration<double> seconds(std::min(patience, longest));
+  const bus::PublishOptions options{version, std::chrono::duration_cast<Duration>(seconds),
+                                    withdraw};
+  const std::vector<TensorView> views = views_of(tensors);
+  const WithoutGil without_gil;
+  return client->publish(batch, role, views, options, deadline(timeout));
+}
+
+BusTransfer pull(BusClient& client, const std::string& batch, std::optional<std::string> role,
+                 const TensorList& tensors, std::optional<std::int64_t> version,
+                 std::optional<std::int64_t> newer_than, bool together, bool blocking,
+                 Timeout timeout) {
+  const std::vector<TensorView> views = views_of(tensors);
+  const WithoutGil without_gil;
+  return BusTransfer(client->pull({batch, std::move(role), version, newer_than, together}, views,
+                                  blocking, deadline(timeout)));
 }
 
 void replace(BusClient& client, const std::string& batch, const std::optional<std::string>& role,
@@ -241,18 +285,19 @@ std::vector<std::size_t> moved(BusClient& client, const std::string& batch,
 void init_pair(BusClient& client, std::string pair, std::string local, std::string remote,
                std::int64_t world_size, std::optional<Shape> mesh,
                std::vector<Placement> placements,
-               std::optional<std::vector<std::int64_t>> coordinate, bool blocking,
-               Timeout timeout) {
-  bus::InitPair command{std::move(pair), std::move(local), std::move(remote), world_size, {}};
+               std::optional<std::vector<std::int64_t>> coordinate, bool blocking, Timeout timeout,
+               bool alone) {
+  bus::InitPair command{
+      std::move(pair), std::move(local), std::move(remote), world_size, {}, alone};
   if (mesh) {
     command.layout = bus::SideLayout{*mesh, std::move(placements), std::move(coordinate)};
   }
   const WithoutGil without_gil;
-  client->init_pair(command, blocking, deadline(timeout));
+  client.init_pair(command, blocking, deadline(timeout));
 }
 
-void embed(BusClient* place, nb::object store, Rank rank, std::string space, std::string bind,
-           Ports ports, Timeout timeout) {
+void embed(BusClient* place, nb::object store, std::optional<Rank> rank, std::string space,
+           std::string bind, Ports ports, Timeout timeout) {
   std::shared_ptr<Store> kept = keep_as<Store>(std::move(store));
   const WithoutGil without_gil;
   new (place) BusClient(std::move(kept), rank, std::move(space), std::move(bind), ports, timeout);
@@ -329,23 +374,28 @@ void bind_client(nb::module_& module) {
       .def(nb::init<std::string, std::string, std::string, Rank, Timeout>(), nb::arg("queue_path"),
            nb::arg("state_path"), nb::arg("namespace"), nb::arg("rank"), nb::arg("timeout").none(),
            Release())
-      .def("__init__", &embed, nb::arg("store"), nb::arg("rank"), nb::arg("namespace"),
+      .def("__init__", &embed, nb::arg("store"), nb::arg("rank").none(), nb::arg("namespace"),
            nb::arg("bind"), nb::arg("ports"), nb::arg("timeout").none(),
-           nb::sig("def __init__(self, store: Store, rank: int, namespace: str, bind: str, "
+           nb::sig("def __init__(self, store: Store, rank: int | None, namespace: str, bind: str, "
                    "ports: tuple[int, int], timeout: float | None) -> None"))
+      .def_prop_ro("rank", &BusClient::rank)
       .def("init_pair", &init_pair, nb::arg("pair"), nb::arg("local"), nb::arg("remote"),
            nb::arg("world_size"), nb::arg("mesh").none(), nb::arg("placements"),
-           nb::arg("coordinate").none(), nb::arg("blocking"), nb::arg("timeout").none())
+           nb::arg("coordinate").none(), nb::arg("blocking"), nb::arg("timeout").none(),
+           nb::arg("alone") = false)
       .def("register_tensors", &register_tensors, nb::arg("batch"), nb::arg("tensors"),
            nb::arg("items"), nb::arg("global_shapes"), nb::arg("chunk_bytes").none(),
-           nb::arg("role").none(), nb::arg("verify"), nb::arg("layouts"), nb::arg("pairs"),
-           nb::arg("versioned").none(), nb::arg("timeout").none(),
+           nb::arg("role").none(), nb::arg("verify"), nb::arg("layouts"), nb::arg("starts"),
+           nb::arg("pairs"), nb::arg("versioned").none(), nb::arg("timeout").none(),
+           nb::arg("shelf_dtype").none() = nb::none(),
            nb::sig("def register_tensors(self, batch: str, tensors: list[object], "
                    "items: list[tuple[str, str]], "
                    "global_shapes: list[collections.abc.Sequence[int] | None], "
                    "chunk_bytes: int | None, role: str | None, verify: str, "
-                   "layouts: collections.abc.Sequence[object], pairs: list[str], "
-                   "versioned: tuple[bool, int] | None, timeout: float | None) -> int"))
+                   "layouts: collections.abc.Sequence[object], "
+                   "starts: collections.abc.Sequence[collections.abc.Sequence[int] | None], "
+                   "pairs: list[str], versioned: tuple[bool, int, bool, int | None] | None, "
+                   "timeout: float | None, shelf_dtype: str | None = None) -> int"))
       .def(
           "refuse",
           [](BusClient& self, const std::string& batch, const std::string& role,
@@ -361,6 +411,26 @@ void bind_client(nb::module_& module) {
            nb::sig("def transfer(self, batch: str, send: bool, role: str | None, "
                    "tensors: Tensors, blocking: bool, version: int | None, "
                    "timeout: float | None, min_readers: int = 0) -> BusTransfer"))
+      .def("publish", &publish, nb::arg("batch"), nb::arg("role").none(), nb::arg("tensors"),
+           nb::arg("version").none(), nb::arg("patience"), nb::arg("withdraw"),
+           nb::arg("timeout").none(),
+           nb::sig("def publish(self, batch: str, role: str | None, tensors: Tensors, "
+                   "version: int | None, patience: float, withdraw: bool, "
+                   "timeout: float | None) -> int"))
+      .def("pull", &pull, nb::arg("batch"), nb::arg("role").none(), nb::arg("tensors"),
+           nb::arg("version").none(), nb::arg("newer_than").none(), nb::arg("together"),
+           nb::arg("blocking"), nb::arg("timeout").none(),
+           nb::sig("def pull(self, batch: str, role: str | None, tensors: Tensors, "
+                   "version: int | None, newer_than: int | None, together: bool, "
+                   "blocking: bool, timeout: float | None) -> BusTransfer"))
+      .def(
+          "newest",
+          [](BusClient& self, const std::string& batch, std::optional<std::string> role,
+             Timeout timeout) {
+            return self->newest({batch, std::move(role)}, deadline(timeout));
+          },
+          nb::arg("batch"), nb::arg("role").none(), nb::arg("timeout").none(), Release(),
+          "0 if there is none.")
       .def("replace", &replace, nb::arg("batch"), nb::arg("role").none(), nb::arg("tensors"),
            nb::arg("timeout").none(),
            nb::sig("def replace(self, batch: str, role: str | None, tensors: Tensors, "
@@ -385,16 +455,20 @@ void bind_client(nb::module_& module) {
           nb::arg("timeout").none(), Release())
       .def(
           "close_batch",
-          [](BusClient& self, const std::string& batch, std::uint64_t registration,
-             Timeout timeout) { self->close_batch(batch, registration, true, deadline(timeout)); },
-          nb::arg("batch"), nb::arg("registration"), nb::arg("timeout").none(), Release())
+          [](BusClient& self, std::string batch, std::uint64_t registration, Timeout timeout,
+             bool back_soon) {
+            self->close_batch({std::move(batch), registration, back_soon}, true, deadline(timeout));
+          },
+          nb::arg("batch"), nb::arg("registration"), nb::arg("timeout").none(),
+          nb::arg("back_soon") = false, Release())
       .def(
           "drop_batch",
-          [](BusClient& self, const std::string& batch, std::uint64_t registration) {
-            const std::shared_ptr<bus::Pending> pending = self->drop_batch(batch, registration);
+          [](BusClient& self, std::string batch, std::uint64_t registration, bool back_soon) {
+            const std::shared_ptr<bus::Pending> pending =
+                self->drop_batch({std::move(batch), registration, back_soon});
             return BusParting([pending] { return pending == nullptr || pending->done(); });
           },
-          nb::arg("batch"), nb::arg("registration"), Release())
+          nb::arg("batch"), nb::arg("registration"), nb::arg("back_soon") = false, Release())
       .def(
           "registration_of",
           [](BusClient& self, const std::string& batch, const std::optional<std::string>& role) {

@@ -65,8 +65,8 @@ struct ExchangeApi {
   void* managed_from_object;
   // Takes the tensor over; null or -1 and a Python error as below.
   int (*managed_to_object)(VersionedTensor* tensor, void** result);
-  // Borrows: valid while the object lives. Null if the framework has none; -1 and a Python error if
-  // it fails.
+  // Borrows: valid while the object lives. Null if the framework has no such function; -1 and a
+  // Python error if the function fails.
   int (*tensor_from_object)(void* object, Tensor* result);
   void* current_stream;
 };

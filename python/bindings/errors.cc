@@ -44,6 +44,18 @@ nb::object exception_for(Code code) {
   return nb::borrow(PyExc_RuntimeError);
 }
 
+nb::object exception_for(const bus::Outcome& outcome) {
+  switch (outcome.absence) {
+    case bus::Absence::gone:
+      return package_exception("VersionGoneError");
+    case bus::Absence::ended:
+      return package_exception("EndOfStreamError");
+    case bus::Absence::none:
+      break;
+  }
+  return exception_for(outcome.status.code);
+}
+
 void set_python_error(const Status& status) {
   // The interrupt check has already set the exception that the signal handler raised.
   if (status.code == Code::interrupted && PyErr_Occurred() != nullptr) return;
@@ -53,7 +65,7 @@ void set_python_error(const Status& status) {
 // With the readers of a send and the ranks that were lost.
 void set_python_error(const bus::CommandError& error) {
   const bus::Outcome& outcome = error.outcome();
-  nb::object exception = exception_for(outcome.status.code)(outcome.status.message);
+  nb::object exception = exception_for(outcome)(outcome.status.message);
   nb::dict readers;
   for (const auto& [rank, how] : outcome.readers) {
     readers[nb::int_(rank)] = nb::str(to_string(how).data(), to_string(how).size());

@@ -1,9 +1,9 @@
 // The interpreter's lock (GIL).
 //
-// Two rules keep it and the core's locks apart: a binding lets go of the interpreter before it
-// takes a lock of the core, and the core never takes the interpreter while it holds one. So Python
-// objects that the core keeps are not let go where the core drops them, but where a call of ours
-// has the interpreter anyway.
+// Two rules keep the GIL and the core's locks apart: a binding lets go of the interpreter before it
+// takes a lock of the core, and the core never takes the interpreter while it holds a lock. So
+// Python objects that the core keeps are not let go where the core drops them, but where a call of
+// ours has the interpreter anyway.
 #pragma once
 
 #include <memory>
@@ -13,9 +13,10 @@
 
 namespace tensorbus::python {
 
-// Lets go of the interpreter for as long as it lives, and then of what was buried meanwhile. A
-// thread that comes back when the interpreter has begun to end rests for ever: before 3.14 Python
-// ends such threads by unwinding their stacks, which aborts the process at the first destructor.
+// Lets go of the interpreter for as long as the object lives, and then of what was buried
+// meanwhile. A thread that comes back when the interpreter has begun to end rests for ever:
+// before 3.14 Python ends such threads by unwinding their stacks, which aborts the process at the
+// first destructor.
 class WithoutGil {
  public:
   WithoutGil() noexcept;
@@ -39,8 +40,8 @@ class WithoutGilIfHeld {
   std::optional<WithoutGil> without_;
 };
 
-// Has the interpreter for as long as it lives. For threads that hold no lock of the core, and that
-// ask only while the interpreter lives.
+// Has the interpreter for as long as the object lives. For threads that hold no lock of the core,
+// and that ask only while the interpreter lives.
 using WithGil = nb::gil_scoped_acquire;
 
 template <typename Call>
@@ -49,10 +50,10 @@ auto call_without_gil(Call call) {
   return call();
 }
 
-// Keeps a Python object until C++ needs it no more, on whatever thread and under whatever lock:
-// there it is only buried.
+// Keeps a Python object until C++ needs it no more, on whatever thread and under whatever lock: the
+// object is only buried there.
 std::shared_ptr<const void> keep(nb::object object);
-// The same for one that wraps a `T`.
+// The same for a Python object that wraps a `T`.
 template <typename T>
 std::shared_ptr<T> keep_as(nb::object object) {
   T* const inside = nb::cast<T*>(object);

@@ -238,6 +238,14 @@ TensorView TensorList::operator[](std::size_t index) const {
           extents.subspan(record.first + record.dims, record.dims), record.read_only};
 }
 
+bool TensorList::is_same(std::size_t index, const TensorList& other) const {
+  const TensorView here = (*this)[index];
+  const TensorView there = other[index];
+  return here.data == there.data && here.dtype == there.dtype &&
+         here.read_only == there.read_only && std::ranges::equal(here.shape, there.shape) &&
+         std::ranges::equal(here.strides, there.strides);
+}
+
 std::vector<TensorView> views_of(const TensorList& tensors) {
   std::vector<TensorView> views;
   views.reserve(tensors.size());

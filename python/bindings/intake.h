@@ -17,6 +17,8 @@ class TensorList {
  public:
   std::size_t size() const noexcept { return records_.size(); }
   TensorView operator[](std::size_t index) const;
+  // Whether a tensor lies where it lies in the other list, in the same form.
+  bool is_same(std::size_t index, const TensorList& other) const;
 
  private:
   friend class Intake;
@@ -36,7 +38,7 @@ std::vector<TensorView> views_of(const TensorList& tensors);
 
 // How DLPack calls a type.
 dlpack::DataType dlpack_type(Dtype dtype);
-// A type's function table, or null if it has none. Lives as long as its framework.
+// A type's function table, or null if the type has none. Lives as long as the type's framework.
 const dlpack::ExchangeApi* exchange_api_of(PyTypeObject* type);
 
 // Reads each item of a list or tuple once. `name` says what to call item i in the ValueError for

@@ -7,12 +7,12 @@
 #include <array>
 #include <condition_variable>
 #include <deque>
-#include <mutex>
 #include <string>
 #include <thread>
 #include <utility>
 
 #include "base/log.h"
+#include "base/mutex.h"
 #include "bindings.h"
 #include "gil.h"
 
@@ -29,7 +29,7 @@ constexpr std::size_t most_records = 10'000;
 class LogForwarder {
  public:
   void push(log::Level level, std::string_view message) {
-    const std::lock_guard lock(mutex_);
+    const Lock lock(mutex_);
     if (closed_) return;
     if (records_.size() == most_records) {
       ++dropped_;
@@ -43,21 +43,22 @@ class LogForwarder {
   // Delivers what is queued, then ends the thread. Called without the GIL.
   void close() {
     {
-      const std::lock_guard lock(mutex_);
+      const Lock lock(mutex_);
       closed_ = true;
       wake_.notify_one();
     }
     if (thread_.joinable()) thread_.join();
   }
 
-  void lock() { mutex_.lock(); }
-  void unlock() { mutex_.unlock(); }
+  // Around a fork.
+  void lock() LOCKS_UNCHECKED { mutex_.lock(); }
+  void unlock() LOCKS_UNCHECKED { mutex_.unlock(); }
 
  private:
   void run() {
-    std::unique_lock lock(mutex_);
+    Lock lock(mutex_);
     while (true) {
-      wake_.wait(lock, [this] { return closed_ || !records_.empty(); });
+      wake_.wait(lock, [this]() REQUIRES(mutex_) { return closed_ || !records_.empty(); });
       if (records_.empty()) return;
       std::deque<Record> batch;
       batch.swap(records_);
@@ -83,12 +84,12 @@ class LogForwarder {
     }
   }
 
-  std::mutex mutex_;
+  Mutex mutex_;
   std::condition_variable wake_;
-  std::deque<Record> records_;
-  std::size_t dropped_ = 0;
-  bool closed_ = false;
-  std::thread thread_;
+  std::deque<Record> records_ GUARDED_BY(mutex_);
+  std::size_t dropped_ GUARDED_BY(mutex_) = 0;
+  bool closed_ GUARDED_BY(mutex_) = false;
+  std::thread thread_;  // made under the mutex, never once it is closed
 };
 
 // Replaced, not destroyed, in a forked child, whose copy of the thread does not exist.

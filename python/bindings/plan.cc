@@ -4,8 +4,8 @@
 
 #include "bindings.h"
 #include "gil.h"
-#include "plan/summary.h"
-#include "plan/svg.h"
+#include "plan/report/summary.h"
+#include "plan/report/svg.h"
 #include "slices.h"
 
 namespace tensorbus::python {

@@ -1,10 +1,10 @@
 #include "pooled.h"
+#include "base/mutex.h"
 
 #include <nanobind/stl/tuple.h>
 
 #include <algorithm>
 #include <cstring>
-#include <mutex>
 #include <tuple>
 
 #include "copy/redistribute.h"
@@ -140,10 +140,11 @@ void copy_into(const nb::list& targets, const nb::list& sources) {
 }  // namespace
 
 std::shared_ptr<fabric::Pool> process_pool() {
-  static std::mutex mutex;
-  static std::shared_ptr<fabric::Pool>* pool = nullptr;  // never destroyed: tensors live on
-  static unsigned generation = 0;
-  const std::lock_guard lock(mutex);
+  static Mutex mutex;
+  // Never destroyed: tensors live on.
+  static std::shared_ptr<fabric::Pool>* pool GUARDED_BY(mutex) = nullptr;
+  static unsigned generation GUARDED_BY(mutex) = 0;
+  const Lock lock(mutex);
   if (pool == nullptr || generation != os::fork_generation()) {
     pool = new std::shared_ptr<fabric::Pool>(std::make_shared<fabric::Pool>());
     generation = os::fork_generation();

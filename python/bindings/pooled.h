@@ -14,8 +14,8 @@ namespace tensorbus::python {
 // The pool of tensorbus.empty() and of every endpoint. A forked child gets its own.
 std::shared_ptr<fabric::Pool> process_pool();
 
-// Dense tensors with whatever their memory last held; it goes back to the pool when the last holder
-// of a tensor is gone. Does not need the GIL.
+// Dense tensors with whatever their memory last held; a tensor's memory goes back to the pool when
+// its last holder is gone. Does not need the GIL.
 struct PooledTensor {
   std::shared_ptr<std::byte> memory;  // null if it has no elements
   Dtype dtype = Dtype::float32;
@@ -25,7 +25,7 @@ struct PooledTensor {
   TensorView view() const { return {memory.get(), dtype, shape, strides}; }
 };
 std::vector<PooledTensor> allocate(fabric::Pool& pool, std::span<const TensorForm> forms);
-// The same in one block, which goes back as one: nothing is lost to rounding each of them up.
+// Tensors in one block, which goes back as one: nothing is lost to rounding each tensor up.
 std::vector<PooledTensor> allocate_together(fabric::Pool& pool, std::span<const TensorForm> forms);
 
 enum class Framework { torch, numpy };

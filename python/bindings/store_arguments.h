@@ -16,13 +16,13 @@ inline Deadline deadline(Timeout timeout) {
 }
 
 struct KeyArgument {
-  // UTF-8; bytes that are none come and go as surrogates. TypeError if it is not a str.
+  // UTF-8; bytes that are none come and go as surrogates. TypeError if the object is not a str.
   std::string text() const;
   nb::object object;
 };
 
 struct ValueArgument {
-  // Text as UTF-8, anything bytes-like as it is. TypeError if it is neither.
+  // Text as UTF-8, anything bytes-like as it is. TypeError if the object is neither.
   std::string bytes() const;
   nb::object object;
 };

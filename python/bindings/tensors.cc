@@ -13,7 +13,7 @@ nb::tuple tuple_of(std::span<const std::int64_t> values) {
   return nb::tuple(nb::cast(std::vector<std::int64_t>(values.begin(), values.end())));
 }
 
-nb::tuple describe(const TensorList& tensors, std::size_t index) {
+nb::tuple form_of(const TensorList& tensors, std::size_t index) {
   if (index >= tensors.size()) throw nb::index_error();
   const TensorView view = tensors[index];
   return nb::make_tuple(reinterpret_cast<std::uintptr_t>(view.data),
@@ -59,7 +59,7 @@ void bind_tensors(nb::module_& module) {
                   "-> None"),
           "`names` are what errors call them.")
       .def("__len__", &TensorList::size)
-      .def("__getitem__", &describe, nb::arg("index"),
+      .def("__getitem__", &form_of, nb::arg("index"),
            nb::sig("def __getitem__(self, index: int) -> "
                    "tuple[int, str, tuple[int, ...], tuple[int, ...], bool]"),
            "(address, dtype, shape, strides, read-only)")

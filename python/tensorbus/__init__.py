@@ -18,13 +18,16 @@ from tensorbus.errors import (
     AuthenticationError,
     BusyError,
     CancelledError,
+    EndOfStreamError,
     PeerLostError,
     QueueFullError,
     UnsupportedError,
+    VersionGoneError,
     WithdrawnError,
 )
 from tensorbus.layout import Layout, plan
 from tensorbus.link import Link
+from tensorbus.parts import Part, Sharded, fused
 from tensorbus.pool import empty, share_
 from tensorbus.redistribution import redistribute
 from tensorbus.transfer import Progress, Transfer, TransferResult
@@ -35,9 +38,11 @@ __all__ = [
     "BootstrapInfo",
     "BusyError",
     "CancelledError",
+    "EndOfStreamError",
     "Endpoint",
     "Layout",
     "Link",
+    "Part",
     "Partial",
     "PeerLostError",
     "Piece",
@@ -47,16 +52,19 @@ __all__ = [
     "Read",
     "Replicate",
     "Shard",
+    "Sharded",
     "StridedShard",
     "TensorBusAgent",
     "TensorBusClient",
     "Transfer",
     "TransferResult",
     "UnsupportedError",
+    "VersionGoneError",
     "WithdrawnError",
     "__version__",
     "bootstrap_client",
     "empty",
+    "fused",
     "plan",
     "redistribute",
     "set_log_level",

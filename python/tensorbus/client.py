@@ -81,9 +81,10 @@ class TensorBusClient:
         """A client with an agent of its own, on a thread of this process and without files.
 
         ``store`` (default: ``TENSORBUS_STORE``) is a URL or a store of ``tensorbus.kvstore`` that
-        has leases and watches: all but torch's own server. ``rank`` (default: ``AGENT_RANK``) is
-        unique among the agents of the namespace, which is the one in the URL, else ``namespace``,
-        else that of the given store unless it is ``"default"``, else ``TENSORBUS_NAMESPACE``.
+        has leases and watches: all but torch's own server. ``rank`` (default: ``AGENT_RANK``, else
+        a free one from 1,000 on) is unique among the agents of the namespace, which is the one in
+        the URL, else ``namespace``, else that of the given store unless it is ``"default"``, else
+        ``TENSORBUS_NAMESPACE``. Ranks that fill a mesh in ascending order must be given.
         ``bind`` (default: ``TENSORBUS_BIND``) is the address of this machine on which agents of
         other hosts reach it; without one it serves this host only. ``ports`` are the first and
         the last that it may listen on there (default: ``TENSORBUS_PORTS``, or any).
@@ -106,7 +107,7 @@ class TensorBusClient:
             if own_store is not None:
                 own_store.close()
             raise
-        client._set_up(core, rank, None, own_store)
+        client._set_up(core, core.rank, None, own_store)
         return client
 
     def _set_up(
@@ -246,12 +247,14 @@ class TensorBusClient:
         timeout: float | None,
         bucket_size: int | None = None,
         layouts: Sequence[Any] = (),
+        starts: Sequence[Sequence[int] | None] = (),
         pairs: Sequence[str] = (),
-        versioned: tuple[bool, int] | None = None,
+        versioned: tuple[bool, int, bool, int | None] | None = None,
+        shelf_dtype: str | None = None,
     ) -> BatchHandler:
         registration = self._core.register_tensors(
-            batch_id, tensors, items, shapes, bucket_size, role, verify, layouts, list(pairs),
-            versioned, timeout,
+            batch_id, tensors, items, shapes, bucket_size, role, verify, layouts, starts,
+            list(pairs), versioned, timeout, shelf_dtype,
         )  # fmt: skip
         self._held[registration] = batch_id, held
         names = list(dict.fromkeys([*(pair for pair, _ in items), *pairs]))
@@ -260,16 +263,16 @@ class TensorBusClient:
     def link(
         self,
         local_name: str,
-        remote_name: str,
-        expected_world_size: int,
+        remote_name: str | None = None,
+        expected_world_size: int = 1,
         *,
         verify: str = "off",
     ) -> Link:
         """A way for state dicts between the ranks called ``local_name``, of which there are
-        ``expected_world_size``, and those called ``remote_name``.
+        ``expected_world_size``, and those called ``remote_name``, whom a publisher need not name.
 
-        It connects at the first send or recv. Whoever sends is called by the same name by all its
-        receivers; further ones may come and go.
+        It connects at the first call. Whoever sends or publishes is called by the same name by all
+        its receivers; further ones may come and go.
         ``verify`` is that of ``register_tensors``.
         """
         self._check_open()
@@ -339,11 +342,11 @@ class TensorBusClient:
             self._state[0].close()
             self._state = None
 
-    def _drop(self, registration: int) -> None:
+    def _drop(self, registration: int, back_soon: bool = False) -> None:
         """Closes a batch without waiting for anything."""
         batch_id, held = self._held.pop(registration, ("", None))
         if held is not None and not self._closed:
-            keep_until(self._core.drop_batch(batch_id, registration), held)
+            keep_until(self._core.drop_batch(batch_id, registration, back_soon), held)
 
     def _check_open(self) -> None:
         if self._closed:
@@ -378,6 +381,7 @@ class BatchHandler:
         self._role = _role
         self._registration = _registration  # None if built by hand: then it owns nothing
         self._closed = False
+        self._back_soon = False  # it is closed to be registered again: no end of what it publishes
         self.batch_id = batch_id
         self.pair_names = list(pair_names)
 
@@ -423,9 +427,9 @@ class BatchHandler:
         self._closed = True
         registration = self._registration or client._core.registration_of(self.batch_id, self._role)
         if not blocking:
-            client._drop(registration)
+            client._drop(registration, self._back_soon)
             return
-        client._core.close_batch(self.batch_id, registration, timeout)
+        client._core.close_batch(self.batch_id, registration, timeout, self._back_soon)
         client._held.pop(registration, None)
 
     def _open_client(self) -> TensorBusClient:

@@ -17,7 +17,7 @@ def dtensor_types() -> tuple[Any, ...]:
 def local_parts(tensors: Sequence[Any]) -> list[Any]:
     """The tensors of this rank."""
     types = dtensor_types()
-    with _without_gradients():  # or to_local() takes fifty times as long
+    with without_gradients():  # or to_local() takes fifty times as long
         return [tensor.to_local() if isinstance(tensor, types) else tensor for tensor in tensors]
 
 
@@ -49,6 +49,6 @@ def _positive(placements: Sequence[Any], dims: int) -> list[str]:
     return texts
 
 
-def _without_gradients() -> contextlib.AbstractContextManager[Any]:
+def without_gradients() -> contextlib.AbstractContextManager[Any]:
     torch = sys.modules.get("torch")
     return contextlib.nullcontext() if torch is None else torch.no_grad()

@@ -18,11 +18,10 @@ def number(variable: str) -> int | None:
     return int(text)
 
 
-def own_rank(given: int | None) -> int:
+def own_rank(given: int | None) -> int | None:
+    """None: the store gives one. Never torchrun's RANK, which trainers and engines both have."""
     rank = number("AGENT_RANK") if given is None else given
-    if rank is None:
-        raise ValueError("no rank: give rank= or set AGENT_RANK")
-    if rank < 0:
+    if rank is not None and rank < 0:
         raise ValueError(f"rank is {rank}; ranks are 0 or more")
     return rank
 

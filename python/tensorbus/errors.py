@@ -47,6 +47,16 @@ class WithdrawnError(RuntimeError):
     """The owner took its tensors back; ask for what it offers next."""
 
 
+class VersionGoneError(RuntimeError):
+    """The version that was asked for was recycled or never published; ask for a newer one."""
+
+
+class EndOfStreamError(RuntimeError):
+    """Whoever published has closed: nothing newer comes. ``version`` is its last."""
+
+    version: int = 0
+
+
 class CancelledError(RuntimeError):
     """The call was ended by ``close()`` or a cancellation, not by its own fault."""
 

@@ -35,13 +35,17 @@ def empty_like_all(tensors: Sequence[Any]) -> list[Any]:
 def _form(shape: Sequence[int] | int, dtype: Any) -> tuple[list[int], str, bool]:
     """With the type's name, and whether it is to be torch's."""
     sizes = [shape] if isinstance(shape, int) else list(shape)
-    if isinstance(dtype, str):
-        return sizes, dtype, uses_torch()
-    if type(dtype).__module__ == "torch":
-        return sizes, str(dtype), True
+    is_torch = uses_torch() if isinstance(dtype, str) else type(dtype).__module__ == "torch"
+    return sizes, dtype_name(dtype), is_torch
+
+
+def dtype_name(dtype: Any) -> str:
+    """Of a type of torch or numpy, or a name."""
+    if isinstance(dtype, str) or type(dtype).__module__ == "torch":
+        return str(dtype)
     import numpy as np
 
-    return sizes, np.dtype(dtype).name, False
+    return str(np.dtype(dtype).name)
 
 
 def share_(tensor: Any) -> Any:

@@ -1,4 +1,4 @@
-"""The tensors of a nested dictionary by name, with what a DTensor says of its layout."""
+"""The tensors of a nested dictionary by name, with what DTensors and parts say of the whole."""
 
 from __future__ import annotations
 
@@ -7,8 +7,9 @@ from dataclasses import dataclass, field
 from typing import Any, TypeAlias
 
 from tensorbus import _core
-from tensorbus.dtensor import dtensor_types, global_shapes, local_parts
+from tensorbus.dtensor import dtensor_types, global_shapes, local_parts, without_gradients
 from tensorbus.layout import Placement, coordinate_of, is_outside, mesh_of, placement_of
+from tensorbus.parts import Part, parts_of
 
 # Shape of the mesh, placements, where this rank is, and the first of the mesh's ranks: meshes with
 # different ones hold the whole tensor each.
@@ -17,13 +18,15 @@ OwnLayout: TypeAlias = tuple[list[int], list[Placement], list[int], int]
 
 @dataclass
 class Entries:
-    """Tensors in the order of their names."""
+    """Tensors in the order of their names; several parts may have one name."""
 
     names: list[str]
     tensors: list[Any]  # as they were given
     locals: list[Any]  # the part of this rank
-    shapes: list[Sequence[int] | None]  # of the whole, of a DTensor
-    layouts: list[OwnLayout | None]
+    shapes: list[Sequence[int] | None]  # of the whole, of DTensors and parts
+    layouts: list[OwnLayout | None]  # of DTensors
+    starts: list[Sequence[int] | None]  # of parts
+    padded: list[Part] = field(default_factory=list)
     views: _core.Tensors = field(init=False)  # the locals, where they are now
 
     def __post_init__(self) -> None:
@@ -31,15 +34,22 @@ class Entries:
 
     def form(self) -> list[Any]:
         """What must stay the same for a plan to stay good."""
-        return [self.names, self.views.forms(), self.shapes, self.layouts]
+        return [self.names, self.views.forms(), self.shapes, self.layouts, self.starts]
+
+    def fill_padding(self) -> None:
+        """After the tensors were received."""
+        with without_gradients():
+            for part in self.padded:
+                part.fill_padding()
 
 
-def entries_of(state_dict: Mapping[Any, Any]) -> Entries:
+def entries_of(state_dict: Mapping[Any, Any], skip_others: bool = False) -> Entries:
     """Names are keys joined by dots; those of which this rank holds nothing are not there.
-    ValueError lists all that cannot be sent.
+    ValueError lists all that cannot be sent; with ``skip_others`` what is no tensor is left out.
     """
     # Every round begins with this: what a class says is not asked of each of a thousand tensors.
     found: dict[str, Any] = {}
+    parts: dict[str, list[Part]] = {}
     tensor_types: set[type] = set()
     problems = []
     for name, value in _walk(state_dict, "", tensor_types):
@@ -49,20 +59,54 @@ def entries_of(state_dict: Mapping[Any, Any]) -> Entries:
             if hasattr(type(value), "__dlpack__"):
                 tensor_types.add(type(value))
             elif not hasattr(value, "__dlpack__"):
-                problems.append(f'"{name}" is no tensor but {type(value).__name__}')
+                try:
+                    own = parts_of(value)
+                except ValueError as error:
+                    problems.append(f'"{name}": {error}')
+                    own = []
+                if own is not None:
+                    parts[name] = own
+                    continue
+                if not skip_others:
+                    problems.append(f'"{name}" is no tensor but {type(value).__name__}')
+                continue
         found[name] = value
-    if not found:
+    problems += [f'"{name}" is there twice' for name in found.keys() & parts.keys()]
+    if not found and not parts:
         problems.append("it has no tensors")
     _raise_if_any(problems)
     if not any(issubclass(kind, dtensor_types()) for kind in tensor_types):
         names = sorted(found)
         tensors = [found[name] for name in names]
         nothing: list[Any] = [None] * len(names)
-        return Entries(names, tensors, tensors, nothing, nothing)
+        if not parts:
+            return Entries(names, tensors, tensors, nothing, nothing, nothing)
+        return _with_parts(names, tensors, tensors, nothing, nothing, parts)
     names = _held_here(found)
     tensors = [found[name] for name in names]
     layouts = _own_layouts(names, tensors)
-    return Entries(names, tensors, local_parts(tensors), global_shapes(tensors), layouts)
+    return _with_parts(names, tensors, local_parts(tensors), global_shapes(tensors), layouts, parts)
+
+
+def _with_parts(
+    names: list[str],
+    tensors: list[Any],
+    local: list[Any],
+    shapes: list[Any],
+    layouts: list[Any],
+    parts: Mapping[str, list[Part]],
+) -> Entries:
+    rows = [
+        (name, *rest, None)
+        for name, *rest in zip(names, tensors, local, shapes, layouts, strict=True)
+    ]
+    for name, own in parts.items():
+        rows += [(name, part.tensor, part.tensor, part.shape, None, part.start) for part in own]
+    rows.sort(key=lambda row: row[0])
+    columns = [list(column) for column in zip(*rows, strict=True)] or [[] for _ in range(6)]
+    entries = Entries(*columns)
+    entries.padded = [part for own in parts.values() for part in own if part.pad is not None]
+    return entries
 
 
 def _held_here(found: Mapping[str, Any]) -> list[str]:

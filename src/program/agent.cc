@@ -16,7 +16,6 @@
 #include "bus/files/dump.h"
 #include "bus/files/paths.h"
 #include "bus/host/daemon.h"
-#include "bus/host/halt.h"
 #include "fabric/core/port_range.h"
 #include "os/io/fd.h"
 #include "program/commands.h"
@@ -34,7 +33,7 @@ struct AgentOptions {
   std::string state;
   std::string bind;
   std::string ports;
-  std::string halt_file;
+  Reached reached;
   std::string dump;
   int spawn = 1;
   double timeout = 60;
@@ -89,7 +88,7 @@ int serve(const AgentOptions& options) {
   daemon.state_path = path_for(options.state, options.rank, bus::default_state_path);
   daemon.bind = options.bind;
   daemon.ports = fabric::parse_port_range(options.ports);
-  if (!options.halt_file.empty()) daemon.reached = bus::halt_where_told(options.halt_file);
+  daemon.reached = options.reached;
   bus::Daemon agent(store, daemon, deadline);
 
   std::thread stopper([&] {
@@ -181,8 +180,9 @@ int run_agents(AgentOptions options) {
 
 }  // namespace
 
-void add_agent(CLI::App& app, Run& run) {
+void add_agent(CLI::App& app, Run& run, const Reached& reached) {
   auto options = std::make_shared<AgentOptions>();
+  options->reached = reached;
   CLI::App* command = app.add_subcommand(
       "agent", "Serve the workers of one rank: take their commands and move their tensors");
   command->add_option("--store", options->store,
@@ -207,8 +207,6 @@ void add_agent(CLI::App& app, Run& run) {
   command->add_option("--dump", options->dump,
                       "Print the command queue or state FILE of an agent, which may be running, as "
                       "names and values, and do nothing else");
-  // Not shown: for tests of failures.
-  command->add_option("--halt-file", options->halt_file)->group("");
   command->add_option("--spawn", options->spawn, "Start this many agents, counting up from --rank")
       ->capture_default_str();
   command->add_option("--timeout", options->timeout, "Seconds to wait for the store")

@@ -8,6 +8,8 @@
 #include <optional>
 #include <string>
 
+#include "program/run.h"
+
 namespace tensorbus::program {
 
 // What scripts can rely on.
@@ -27,7 +29,7 @@ void add_store(CLI::App& app, Run& run);
 void add_kv(CLI::App& app, Run& run);
 void add_plan(CLI::App& app, Run& run);
 void add_doctor(CLI::App& app, Run& run);
-void add_agent(CLI::App& app, Run& run);
+void add_agent(CLI::App& app, Run& run, const Reached& reached);
 void add_launch(CLI::App& app, Run& run);
 
 // Each client or peer is a descriptor, and the usual soft limit is 1024.

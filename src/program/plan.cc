@@ -5,9 +5,9 @@
 #include <sstream>
 
 #include "os/io/fd.h"
-#include "plan/model.h"
-#include "plan/summary.h"
-#include "plan/svg.h"
+#include "plan/report/model.h"
+#include "plan/report/summary.h"
+#include "plan/report/svg.h"
 #include "program/commands.h"
 #include "tensorbus/status.h"
 

@@ -7,10 +7,10 @@
 #include <cstdio>
 #include <iostream>
 #include <memory>
-#include <mutex>
 
 #include "base/config.h"
 #include "base/log.h"
+#include "base/mutex.h"
 #include "program/commands.h"
 #include "tensorbus/store.h"
 
@@ -46,10 +46,10 @@ int serve(StoreOptions options) {
   for (const int signal : {SIGTERM, SIGINT, SIGHUP}) ::sigaddset(&signals, signal);
   ::pthread_sigmask(SIG_BLOCK, &signals, nullptr);
 
-  std::mutex mutex;
+  Mutex mutex;
   Status failure;
   options.server.on_failure = [&](const Status& status) {
-    const std::lock_guard lock(mutex);
+    const Lock lock(mutex);
     failure = status;
     ::kill(::getpid(), SIGTERM);
   };
@@ -60,7 +60,7 @@ int serve(StoreOptions options) {
   int signal = 0;
   ::sigwait(&signals, &signal);
   server.stop();
-  const std::lock_guard lock(mutex);
+  const Lock lock(mutex);
   if (!failure.ok()) throw Error(failure);
   const StoreServerStats stats = server.stats();
   log::info("stopped after {} connections and {} requests", stats.accepted, stats.requests);
