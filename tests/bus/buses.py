@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import subprocess
 import threading
 from collections.abc import Callable
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -42,14 +44,22 @@ def caught(call: Callable[[], Any]) -> Exception | None:
     return None
 
 
+@cache
+def halting_program() -> Path:
+    """The program of users but for agents that halt; users have none that does."""
+    build = Path(__file__).resolve().parents[2] / "build/release"
+    subprocess.run(["cmake", "--build", str(build), "--target", "halting_program"], check=True)
+    return build / "bin/halting_program"
+
+
 class Halt:
-    """Lets an agent that was started with its option stop itself at a named step."""
+    """Lets an agent of halting_program() stop itself at a named step."""
 
     def __init__(self, file: Path) -> None:
         self._file = file
 
     @property
-    def option(self) -> str:
+    def last_argument(self) -> str:
         return f"--halt-file={self._file}"
 
     def arm(self, step: str) -> None:
@@ -64,6 +74,8 @@ class Halt:
 
 class Bus:
     """Agents and clients of one namespace, closed with the test."""
+
+    halts = False  # whether its agents can
 
     def __init__(self, kind: str, url: str, namespace: str, start: Start, folder: Path) -> None:
         self.kind = kind
@@ -85,9 +97,11 @@ class Bus:
 
     def start_agent(self, rank: int) -> Process:
         agent = self._start(
-            str(PROGRAM), "agent", "--store", self.url, "--rank", str(rank), "--world-size", "64",
+            str(halting_program() if self.halts else PROGRAM),
+            "agent", "--store", self.url, "--rank", str(rank), "--world-size", "64",
             "--namespace", self.namespace, "--command-queue", self.queue_path(rank),
-            "--state", self.state_path(rank), self.halt(rank).option,
+            "--state", self.state_path(rank),
+            *([self.halt(rank).last_argument] if self.halts else []),
         )  # fmt: skip
         assert agent.line() == f"ready rank {rank} {self.queue_path(rank)}"
         self.agents[rank] = agent

@@ -16,7 +16,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from buses import Halt
+from buses import Halt, halting_program
 from processes import PROGRAM, Process, Start, eventually, free_port
 from remote_worker import RemoteWorker
 from two_hosts import ADDRESSES, TwoHosts
@@ -118,10 +118,10 @@ class Chaos:
     def start_agent(self, rank: int) -> Process:
         bind = [] if self._hosts is None else ["--bind", self._address(rank)]
         agent = self._start(
-            *self._on(rank), str(PROGRAM), "agent", "--store", self._url, f"--rank={rank}",
-            "--world-size=3", f"--namespace={self.namespace}",
+            *self._on(rank), str(halting_program()), "agent", "--store", self._url,
+            f"--rank={rank}", "--world-size=3", f"--namespace={self.namespace}",
             f"--command-queue={self.queue_path(rank)}", f"--state={self.state_path(rank)}",
-            self._halt(rank).option, *bind,
+            *bind, self._halt(rank).last_argument,
         )  # fmt: skip
         assert agent.line() == f"ready rank {rank} {self.queue_path(rank)}"
         self.agents[rank] = agent

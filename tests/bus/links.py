@@ -9,6 +9,7 @@ from typing import Any
 import torch
 from buses import Bus
 from tensorbus import Link
+from tensorbus.link import _Key
 from torch.distributed.device_mesh import DeviceMesh
 from torch.distributed.tensor import DTensor
 from torch.distributed.tensor.placement_types import Partial, Replicate, Shard, _StridedShard
@@ -19,6 +20,11 @@ TORCH_PLACEMENTS = {"R": Replicate, "S": Shard, "P": Partial}
 def links(bus: Bus, local: str, remote: str, ranks: Sequence[int], **options: Any) -> list[Link]:
     """A link for each of these agents' ranks, which are all that are called `local`."""
     return [bus.client(rank).link(local, remote, len(ranks), **options) for rank in ranks]
+
+
+def registered(link: Link, name: str, *, send: bool) -> Any:
+    """What a link keeps of a name that it has sent or received."""
+    return link._registered[_Key(name, send)]
 
 
 def dtensor(

@@ -9,6 +9,7 @@ import tensorbus
 import torch
 import torch.distributed as dist
 from buses import together
+from processes import eventually
 from tensorbus import TensorBusClient
 from tensorbus.kvstore import CoreStore, KVStore, StoreServer, TorchTCPStore, connect
 
@@ -50,7 +51,6 @@ def test_the_environment_says_store_namespace_and_rank(
     ("variables", "arguments", "message"),
     [
         ({}, {"rank": 0}, "TENSORBUS_STORE"),
-        ({"TENSORBUS_STORE": "memory://x"}, {}, "AGENT_RANK"),
         ({"AGENT_RANK": "two"}, {"store": "memory://x"}, "AGENT_RANK is 'two'"),
         ({}, {"store": 7, "rank": 0}, "store is a URL or a store of tensorbus.kvstore, not 7"),
     ],
@@ -62,6 +62,38 @@ def test_what_is_missing_is_named(variables, arguments, message, monkeypatch: py
         monkeypatch.setenv(name, value)
     with pytest.raises(ValueError, match=message):
         TensorBusClient.embedded(**arguments)
+
+
+@pytest.mark.proves("L3.1")
+def test_who_gives_no_rank_gets_a_free_one(
+    store_server: StoreServer, unique: str, monkeypatch: pytest.MonkeyPatch
+):
+    monkeypatch.delenv("AGENT_RANK", raising=False)
+    monkeypatch.setenv("RANK", "0")  # torchrun's: every job has one
+    url = f"{store_server.url}/{unique}"
+    with (
+        connect(store_server.url, namespace=unique, component="bus") as records,
+        TensorBusClient.embedded(url, rank=1001) as given,
+    ):
+        eventually(lambda: "agent/1001" in records.list_keys(), "the record of the agent")
+        with TensorBusClient.embedded(url) as one, TensorBusClient.embedded(url) as other:
+            assert [one.agent_rank, other.agent_rank] == [1000, 1002]
+            round_trip(one, other)
+            round_trip(given, other, "c", "d")
+    with TensorBusClient.embedded(url) as later:
+        assert later.agent_rank == 1003
+
+
+@pytest.mark.proves("L3.1")
+def test_a_free_rank_stands_nowhere_in_a_mesh(
+    store_server: StoreServer, unique: str, monkeypatch: pytest.MonkeyPatch
+):
+    monkeypatch.delenv("AGENT_RANK", raising=False)
+    with TensorBusClient.embedded(f"{store_server.url}/{unique}") as client:
+        with pytest.raises(ValueError, match=r"ascending order.*give rank="):
+            client.init_pair("p", "a", "b", 2, (2,), [tensorbus.Shard(0)], timeout=5)
+        with pytest.raises(TimeoutError):  # replicas are alike
+            client.init_pair("p", "a", "b", 2, (2,), [tensorbus.Replicate()], timeout=0.2)
 
 
 @pytest.mark.parametrize("kind", ["tensorbus", "memory", "etcd", "TorchTCPStore"])

@@ -99,6 +99,7 @@ def round_(
 ) -> Iterator[Round]:
     server = start_server(journal=tmp_path / "journal")
     bus = Bus("daemon", server.url, unique, start_program, tmp_path)
+    bus.halts = True
     yield Round(bus, server, start_python)
     bus.close()
 

@@ -8,7 +8,7 @@ import pytest
 import tensorbus
 import torch
 from buses import Bus, caught, together
-from links import dtensor, links
+from links import dtensor, links, registered
 from tensorbus import Link
 
 
@@ -25,8 +25,8 @@ class Ends:
             lambda: self.trainer.send_state_dict("x", sent),
             lambda: self.engine.recv_state_dict("x", got),
         )
-        sending, receiving = self.trainer._registered, self.engine._registered
-        return sending["x", True].handler, receiving["x", False].handler
+        sent_as = registered(self.trainer, "x", send=True)
+        return sent_as.handler, registered(self.engine, "x", send=False).handler
 
 
 @pytest.fixture

@@ -9,9 +9,10 @@ import pytest
 import tensorbus
 import torch
 from buses import Bus, together
-from links import links
+from links import links, registered
 from processes import eventually
 from tensorbus import Link
+from tensorbus.link import _Key
 from tensorbus.pool import use
 from tensorbus.stage import place_of
 
@@ -93,7 +94,7 @@ def test_a_stage_that_is_lent_or_anothers_is_not_taken(threads: Bus, settled):
     round_trip(trainer, engine, sent, got)
     sending = threading.Thread(target=lambda: trainer.send_state_dict("x", sent))
     sending.start()
-    eventually(lambda: trainer._turns["x", True].locked(), "the send to begin")
+    eventually(lambda: trainer._turns[_Key("x", True)].locked(), "the send to begin")
     tensorbus.share_(sent["0"])
     assert 80 <= grown(before, settled())["lent"] < 81
     engine.recv_state_dict("x", got)
@@ -104,7 +105,7 @@ def test_a_stage_that_is_lent_or_anothers_is_not_taken(threads: Bus, settled):
     view = state([40 * MIB])["0"]
     sent = {"0": view}
     round_trip(trainer, engine, sent, got)
-    stage = trainer._registered["x", True].stage
+    stage = registered(trainer, "x", send=True).stage
     assert stage is not None
     assert place_of(view[1:]) is None
     assert place_of(torch.zeros(40 * MIB, dtype=torch.uint8)) is None

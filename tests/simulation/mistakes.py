@@ -205,7 +205,7 @@ FOUND_ELSEWHERE = (
         "a sender that closes is taken for lost",
         (
             (
-                "src/bus/batch/membership.cc",
+                "src/bus/registration/membership.cc",
                 "  if (leaves) now.leaves_after = *closed.answered;\n",
                 "  if (leaves) now.leaves_after = *closed.answered * 0;\n",
             ),
@@ -227,9 +227,9 @@ FOUND_ELSEWHERE = (
         "who has new tensors does not wait for the others to have them",
         (
             (
-                "src/bus/batch/matching.cc",
-                "    if (!registering || !waits_for_others_to_change()) throw;\n",
-                "    if (!registering || waits_for_others_to_change() || registering) throw;\n",
+                "src/bus/registration/matching.cc",
+                "    if (!registering || (!sends && !waits_for_others_to_change())) throw;\n",
+                "    if (!registering || !sends || waits_for_others_to_change()) throw;\n",
             ),
         ),
         ("I9",),
@@ -255,5 +255,105 @@ FOUND_ELSEWHERE = (
             ),
         ),
         ("I17",),
+    ),
+)
+
+# Of the shelf.
+OF_THE_SHELF = (
+    Mistake(
+        "the gate is looked at before the last byte is read",
+        (
+            (
+                "src/fabric/memory/fabric.cc",
+                "if (!as_memory(*source.region).exposed().gate.still_open(source.ticket)) {",
+                "if (as_memory(*source.region).exposed().withdrawn) {",
+            ),
+        ),
+        ("I21",),
+    ),
+    Mistake(
+        "the gate is moved after the copy began",
+        (
+            (
+                "src/bus/shelf/shelf.cc",
+                "  regions_[*slot]->gate().move_to(slots_.take(*slot, version));\n",
+                "  slots_.take(*slot, version);\n",
+            ),
+            (
+                "src/bus/shelf/shelf.cc",
+                "  context_.at(Step::published);\n",
+                "  context_.at(Step::published);\n"
+                "  regions_[*slot]->gate().move_to(slots_.all()[*slot].ticket);\n",
+            ),
+        ),
+        ("I21",),
+    ),
+    Mistake(
+        "a hold is taken for the truth",
+        (
+            (
+                "src/bus/shelf/puller.cc",
+                "  if (outcome.status.code != Code::withdrawn) {\n",
+                "  if (outcome.status.code == Code::withdrawn) outcome.status = {};\n"
+                "  if (outcome.status.code != Code::withdrawn) {\n",
+            ),
+        ),
+        ("I21",),
+    ),
+    Mistake(
+        "the newest is taken per source",
+        (
+            (
+                "src/bus/shelf/puller.cc",
+                "      const SlotEnd& slot = *source.find(version);\n",
+                "      const SlotEnd& slot = *source.find(*source.view.versions.rbegin());\n",
+            ),
+        ),
+        ("I21",),
+    ),
+    Mistake(
+        "a version is complete before its copy is",
+        (
+            (
+                "src/bus/shelf/publishing.cc",
+                "    outcome.slot = static_cast<std::int64_t>(*slot);\n",
+                "    outcome.slot = static_cast<std::int64_t>(*slot);\n"
+                "    shelf_->complete(filling_);\n",
+            ),
+        ),
+        ("I21",),
+    ),
+    Mistake(
+        "a retained shelf is served after a new generation",
+        (
+            (
+                "src/bus/shelf/shelf.cc",
+                "  if (!before && served()) show();\n",
+                "  if (!before && served() && generation() < 2) show();\n",
+            ),
+        ),
+        ("I9", "I24"),
+    ),
+    Mistake(
+        "a slot is recycled whatever the other senders have",
+        (
+            (
+                "src/bus/shelf/slots.cc",
+                "return slot.version < common_ ||",
+                "return slot.version < newest() ||",
+            ),
+        ),
+        ("I9", "I24"),
+    ),
+    Mistake(
+        "a number is used up by success only",
+        (
+            (
+                "src/bus/shelf/publishing.cc",
+                "  outcome.version = waiting_->version;\n",
+                "  outcome.version = waiting_->version;\n  first_ = last_--;\n",
+            ),
+        ),
+        ("I21", "I9", "I24"),
     ),
 )

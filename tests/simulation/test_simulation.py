@@ -9,13 +9,14 @@ import subprocess
 from pathlib import Path
 
 import pytest
-from mistakes import FOUND_ELSEWHERE, MISTAKES, Mistake
+from mistakes import FOUND_ELSEWHERE, MISTAKES, OF_THE_SHELF, Mistake
 
 ROOT = Path(__file__).resolve().parents[2]
 BUILD = ROOT / "build" / "release"
 SEEDS = 400
 MANY_SEEDS = 100_000
 SEEDS_WITH_A_MISTAKE = 5_000
+ALL_MISTAKES = MISTAKES + FOUND_ELSEWHERE + OF_THE_SHELF
 
 
 def compile_edited(texts: dict[str, str], folder: Path) -> list[Path]:
@@ -132,7 +133,7 @@ def never(told: str) -> list[tuple[str, str]]:
 
 @pytest.mark.long
 @pytest.mark.timeout(1800)
-@pytest.mark.parametrize("mistake", MISTAKES + FOUND_ELSEWHERE, ids=lambda mistake: mistake.name)
+@pytest.mark.parametrize("mistake", ALL_MISTAKES, ids=lambda mistake: mistake.name)
 def test_a_mistake_is_found(mistake: Mistake, tmp_path: Path) -> None:
     build()
     program = make(mistake, tmp_path)
@@ -146,6 +147,6 @@ def test_a_mistake_is_found(mistake: Mistake, tmp_path: Path) -> None:
 
 def test_every_edit_fits_the_sources() -> None:
     assert len(MISTAKES) == 8
-    for mistake in MISTAKES + FOUND_ELSEWHERE:
+    for mistake in ALL_MISTAKES:
         for source, old, _ in mistake.edits:
             assert (ROOT / source).read_text().count(old) == 1, f"{mistake.name}: {source}"
