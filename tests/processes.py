@@ -66,6 +66,15 @@ class Process:
             time.sleep(0.002)
         return not self._lines.empty()
 
+    def lines_so_far(self) -> list[str]:
+        """What it has written and nobody has taken yet."""
+        lines = []
+        with contextlib.suppress(queue.Empty):
+            while (line := self._lines.get_nowait()) is not None:
+                lines.append(line)
+            self._lines.put(None)  # it has ended, and whoever asks again is told so, too
+        return lines
+
     def tell(self, line: str) -> None:
         assert self._process.stdin is not None
         self._process.stdin.write(line + "\n")
