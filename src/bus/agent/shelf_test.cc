@@ -202,6 +202,28 @@ TEST_F(ShelfTest, AShelfOutlivesItsWorkerUntilAllHavePublishedAgain) {
   expect_pulled(10, 3, 300);
 }
 
+TEST_F(ShelfTest, AShelfStaysNoLongerThanItsAgentWasTold) {
+  fleet.cluster.retain = seconds(60);
+  for (const Rank rank : trainer.ranks) {
+    fleet.node(rank).kill();
+    fleet.node(rank).restart();
+  }
+  open(trainer, 2);
+  publish_all(100);
+  open(engine, 0);
+  expect_pulled(10, 1, 100);
+  for (const Rank rank : trainer.ranks) fleet.node(rank).replace_worker();
+  fleet.cluster.run_until([] { return false; }, 2'000);
+  expect_pulled(10, 1, 100);
+  fleet.cluster.clock().advance(seconds(60));
+  fleet.cluster.run_until([] { return false; }, 2'000);
+  const Outcome late = pull(10);
+  EXPECT_EQ(late.status.code, Code::timeout) << late.status.message;
+  for (const auto& [key, value] : fleet.cluster.store().values) {
+    EXPECT_FALSE(std::holds_alternative<ShelfKey>(parse_key(key).value())) << key;
+  }
+}
+
 TEST_F(ShelfTest, APublisherThatClosesEndsTheStream) {
   open(trainer, 2);
   publish_all(100);

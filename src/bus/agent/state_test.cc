@@ -43,7 +43,7 @@ class AgentStateTest : public testing::Test {
     log::set_sink([this](log::Level, std::string_view line) { lines_.emplace_back(line); });
     agent_ = std::make_unique<Agent>(
         AgentParts{*fabric_, channel_, directory_, state_, [this] { return ++random_; }, "secret"},
-        AgentOptions{0, "test"});
+        AgentOptions{.rank = 0, .space = "test"});
     channel_.push(SessionUp{1, 1});
   }
   ~AgentStateTest() override {

@@ -24,7 +24,7 @@ Embedded::Embedded(std::shared_ptr<Store> store, EmbeddedOptions options, Deadli
   directory_ = make_store_directory(store_, {options.space});
   agent_ = std::make_unique<Agent>(
       AgentParts{*station_, *channel_, *directory_, state_, random_number, secret, options.reached},
-      AgentOptions{rank_, options.space});
+      AgentOptions{.rank = rank_, .space = options.space});
   thread_ = std::thread([this] { serve(); });
 }
 

@@ -4,6 +4,7 @@
 #include <cstdint>
 #include <functional>
 #include <map>
+#include <utility>
 
 #include "bus/channel/channel.h"
 #include "bus/directory/catalog.h"
@@ -60,6 +61,12 @@ struct Context {
 
   void at(Step step) const {
     if (reached) reached(step);
+  }
+  // Ends a command; ok: it did what was asked.
+  void answer(CommandId id, Status status = {}) const {
+    Outcome outcome;
+    outcome.status = std::move(status);
+    channel.complete(id, outcome);
   }
 };
 
