@@ -8,6 +8,7 @@
 #include <iostream>
 #include <map>
 #include <memory>
+#include <optional>
 #include <thread>
 #include <vector>
 
@@ -36,10 +37,13 @@ struct AgentOptions {
   Reached reached;
   std::string dump;
   int spawn = 1;
+  std::optional<double> retain;
   double timeout = 60;
 };
 
 constexpr std::string_view rank_mark = "{rank}";
+// Its nanoseconds still fit.
+constexpr double longest_retain = 1e9;
 
 std::string path_for(std::string path, Rank rank, std::string (*fallback)(Rank)) {
   if (path.empty()) return fallback(rank);
@@ -55,6 +59,9 @@ void check(const AgentOptions& options) {
   if (options.rank < 0 || options.rank + options.spawn > options.world_size) {
     refuse(fmt::format("ranks {} to {} do not fit --world-size {}", options.rank,
                        options.rank + options.spawn - 1, options.world_size));
+  }
+  if (options.retain && !(*options.retain >= 0 && *options.retain <= longest_retain)) {
+    refuse("--retain is a number of seconds, from 0 to 1e9; without it nothing is forgotten");
   }
   for (const std::string& path : {options.queue, options.state}) {
     if (options.spawn > 1 && !path.empty() && path.find(rank_mark) == std::string::npos) {
@@ -88,6 +95,10 @@ int serve(const AgentOptions& options) {
   daemon.state_path = path_for(options.state, options.rank, bus::default_state_path);
   daemon.bind = options.bind;
   daemon.ports = fabric::parse_port_range(options.ports);
+  if (options.retain) {
+    daemon.retain =
+        std::chrono::duration_cast<Duration>(std::chrono::duration<double>(*options.retain));
+  }
   daemon.reached = options.reached;
   bus::Daemon agent(store, daemon, deadline);
 
@@ -204,6 +215,9 @@ void add_agent(CLI::App& app, Run& run, const Reached& reached) {
   command->add_option("--ports", options->ports,
                       "Ports A-B that may be listened on there; some more than agents (default: "
                       "$TENSORBUS_PORTS; without: any)");
+  command->add_option("--retain", options->retain,
+                      "Seconds for which what a worker has published can be pulled after the "
+                      "worker is gone (default: until it is published again, or the agent ends)");
   command->add_option("--dump", options->dump,
                       "Print the command queue or state FILE of an agent, which may be running, as "
                       "names and values, and do nothing else");

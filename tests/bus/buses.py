@@ -95,13 +95,13 @@ class Bus:
     def halt(self, rank: int) -> Halt:
         return Halt(self.folder / f"{rank}.halt")
 
-    def start_agent(self, rank: int) -> Process:
+    def start_agent(self, rank: int, *options: str) -> Process:
         agent = self._start(
             str(halting_program() if self.halts else PROGRAM),
             "agent", "--store", self.url, "--rank", str(rank), "--world-size", "64",
             "--namespace", self.namespace, "--command-queue", self.queue_path(rank),
             "--state", self.state_path(rank),
-            *([self.halt(rank).last_argument] if self.halts else []),
+            *options, *([self.halt(rank).last_argument] if self.halts else []),
         )  # fmt: skip
         assert agent.line() == f"ready rank {rank} {self.queue_path(rank)}"
         self.agents[rank] = agent

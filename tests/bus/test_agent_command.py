@@ -18,6 +18,8 @@ from tensorbus.kvstore import StoreServer
             2,
             "{rank}",
         ),
+        (["--store=memory://x", "--rank=0", "--world-size=1", "--retain=-1"], 2, "--retain"),
+        (["--store=memory://x", "--rank=0", "--world-size=1", "--retain=nan"], 2, "--retain"),
     ],
 )
 def test_wrong_options_are_explained(

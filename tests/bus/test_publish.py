@@ -241,6 +241,26 @@ def test_a_shelf_outlives_its_worker(
     assert engine.pull("policy", views, newer_than=2) == 3
 
 
+@pytest.mark.proves("L1.7")
+def test_a_shelf_is_forgotten_after_the_time_that_its_agent_was_told(
+    daemons: Bus, start_program: Start
+):
+    daemons.start_agent(0, "--retain", "0.5")
+    publisher = Publisher(daemons, start_program, 0, 1)
+    publisher.publish(1)
+    assert publisher.versions(1) == [1]
+    (engine,) = links(daemons, "engine", "trainer", [2])
+    views = {"w": torch.zeros(40_000), "v": torch.zeros(3)}
+    assert engine.pull("policy", views) == 1
+    publisher.process.kill()
+    eventually(
+        lambda: isinstance(
+            caught(lambda: engine.pull("policy", views, timeout=0.3)), TimeoutError
+        ),
+        "the shelf to be forgotten",
+    )
+
+
 @pytest.mark.proves("L1.5")
 def test_whatever_is_pulled_is_whole_while_slots_are_recycled(
     daemons: Bus, pair_of_publishers: list[Publisher]

@@ -65,7 +65,7 @@ void Shelf::finish() {
 
 void Shelf::release() {
   slots_.give_up();
-  released_ = true;
+  released_at_ = context_.now;
 }
 
 void Shelf::end(const std::string& why) {

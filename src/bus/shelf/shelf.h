@@ -49,7 +49,9 @@ class Shelf {
   void finish();
   // Nobody will write to it any more.
   void release();
-  bool released() const noexcept { return released_; }
+  bool released() const noexcept { return released_at_.has_value(); }
+  // Only of one that was released.
+  TimePoint released_at() const { return *released_at_; }
   // Readers have to look for another.
   void end(const std::string& why);
 
@@ -88,7 +90,7 @@ class Shelf {
   ReaderGroups readers_;
   std::map<std::uint64_t, Subscription> subscriptions_;  // by serial
   bool finished_ = false;
-  bool released_ = false;
+  std::optional<TimePoint> released_at_;
 };
 
 }  // namespace tensorbus::bus

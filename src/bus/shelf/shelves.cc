@@ -68,10 +68,22 @@ void Shelves::step() {
   std::vector<std::shared_ptr<Shelf>> over;
   std::ranges::copy_if(shelves_, std::back_inserter(over),
                        [&](const auto& shelf) { return is_superseded(*shelf); });
-  for (const auto& shelf : over) {
-    shelf->end("there is a newer shelf");
-    std::erase(shelves_, shelf);
+  for (const auto& shelf : over) end(shelf, "there is a newer shelf");
+  for (const auto& shelf : std::vector(shelves_)) {
+    if (context_.now < kept_until(*shelf)) continue;
+    if (shelf->served()) context_.directory.withdraw(to_text(ShelfKey{shelf->key()}));
+    end(shelf, "its worker has gone, and it was not to be kept any longer");
   }
+}
+
+void Shelves::end(const std::shared_ptr<Shelf>& shelf, const std::string& why) {
+  shelf->end(why);
+  std::erase(shelves_, shelf);
+}
+
+TimePoint Shelves::kept_until(const Shelf& shelf) const {
+  const bool always = !shelf.released() || retain_ == Duration::max();
+  return always ? TimePoint::max() : shelf.released_at() + retain_;
 }
 
 // One that never had a version for readers is of no use without its worker.
@@ -86,7 +98,9 @@ bool Shelves::is_superseded(const Shelf& shelf) const {
 
 TimePoint Shelves::wake_at() const {
   TimePoint at = TimePoint::max();
-  for (const auto& shelf : shelves_) at = std::min(at, shelf->wake_at());
+  for (const auto& shelf : shelves_) {
+    at = std::min({at, shelf->wake_at(), kept_until(*shelf)});
+  }
   return at;
 }
 

@@ -1,5 +1,5 @@
 // All shelves of one agent. One that its worker has left stays until all senders have a version of
-// the next generation.
+// the next generation, or its time is over.
 #pragma once
 
 #include <cstdint>
@@ -13,7 +13,9 @@ namespace tensorbus::bus {
 
 class Shelves {
  public:
-  explicit Shelves(Context& context) : context_(context) {}
+  // `retain`: how long one stays that its worker has left.
+  explicit Shelves(Context& context, Duration retain = Duration::max())
+      : context_(context), retain_(retain) {}
   Shelves(const Shelves&) = delete;
   Shelves& operator=(const Shelves&) = delete;
 
@@ -35,8 +37,11 @@ class Shelves {
 
  private:
   bool is_superseded(const Shelf& shelf) const;
+  TimePoint kept_until(const Shelf& shelf) const;
+  void end(const std::shared_ptr<Shelf>& shelf, const std::string& why);
 
   Context& context_;
+  const Duration retain_;
   std::vector<std::shared_ptr<Shelf>> shelves_;
   std::map<BatchKey, std::int64_t> begun_;
 };

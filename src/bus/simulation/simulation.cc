@@ -164,7 +164,7 @@ void Node::restart(bool new_worker) {
                    last_steps_.insert(step);
                    if (cluster_.on_step) cluster_.on_step(rank_, step);
                  }},
-      AgentOptions{rank_, "simulation"});
+      AgentOptions{rank_, "simulation", cluster_.retain});
   if (new_worker) {
     session_ = ++cluster_.sessions_;
     sequence_ = 0;

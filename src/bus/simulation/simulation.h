@@ -215,6 +215,7 @@ class Cluster {
   SimulatedStore& store() { return store_; }
   fabric::MemoryHub& hub() { return *hub_; }
   Weather weather;
+  Duration retain = Duration::max();        // of agents that are started from now on
   std::function<void(Rank, Step)> on_step;  // told of every step of every agent
   std::uint64_t random() { return random_(); }
   // Below `bound`.
