@@ -84,6 +84,7 @@ function(tensorbus_layer name)
 
   if(TENSORBUS_TESTS AND tests)
     add_executable(${name}_test ${tests})
+    tensorbus_unite(${name}_test)
     target_link_libraries(${name}_test PRIVATE
       tensorbus_${name}_testing tensorbus_options GTest::gmock GTest::gtest_main)
     if(TENSORBUS_SANITIZE)

@@ -81,6 +81,7 @@ MAY_USE: dict[str, set[str]] = {
 }
 # What tests share. No room of the product uses them.
 FOR_TESTS = {
+    "base/testing",
     "wire/testing",
     "os/testing",
     "plan/testing",

@@ -21,7 +21,7 @@ constexpr Number untouched = -1;
 std::size_t extent(const Shape& shape, const Shape& strides) {
   std::int64_t last = 0;
   for (std::size_t dim = 0; dim < shape.size(); ++dim) last += (shape[dim] - 1) * strides[dim];
-  return element_count(shape) == 0 ? 0 : static_cast<std::size_t>(last) + 1;
+  return tensorbus::element_count(shape) == 0 ? 0 : static_cast<std::size_t>(last) + 1;
 }
 
 // Calls visit(place in memory, number of the element in the whole tensor) for all that a rank

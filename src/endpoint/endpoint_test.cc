@@ -11,6 +11,7 @@
 #include <thread>
 
 #include "base/clock.h"
+#include "base/testing/calls.h"
 #include "fabric/conformance/two_hosts.h"
 #include "fabric/core/descriptor.h"
 #include "fabric/core/pool.h"
@@ -28,8 +29,6 @@ using fabric::TwoHosts;
 using std::chrono::milliseconds;
 using std::chrono::seconds;
 using testing::HasSubstr;
-
-Deadline soon() { return Deadline::after(seconds(20)); }
 
 // Whole numbers that every float holds, in memory of its own.
 struct Numbers {

@@ -17,8 +17,6 @@ namespace {
 using testing::ElementsAre;
 using testing::HasSubstr;
 
-constexpr Types float32 = {Dtype::float32, Dtype::float32};
-
 Plan plan_of(const Spread& source, const Spread& target, Shape shape, const Hosts& hosts = {}) {
   return Plan(Holdings(source, target, std::move(shape), hosts), float32);
 }

@@ -16,8 +16,6 @@ namespace {
 
 using testing::HasSubstr;
 
-constexpr Types float32 = {Dtype::float32, Dtype::float32};
-
 Plan plan_of(const char* source, const char* target, Shape shape, const Hosts& hosts = {}) {
   return make(parse_layout(source), parse_layout(target), std::move(shape), float32, hosts);
 }

@@ -15,7 +15,7 @@ using testing::ElementsAre;
 using testing::HasSubstr;
 using testing::Pair;
 
-const Shape shape{6, 4};
+const Shape whole{6, 4};
 
 class AgentTest : public testing::TestWithParam<std::uint64_t> {
  protected:
@@ -36,15 +36,15 @@ INSTANTIATE_TEST_SUITE_P(Seeds, AgentTest, testing::Range<std::uint64_t>(1, 6));
 
 // proves: B3.1, B3.5, B3.8
 TEST_P(AgentTest, RoundsCarryTheTensorsOver) {
-  fleet_.set_up(train_, infer_, shape);
+  fleet_.set_up(train_, infer_, whole);
   for (std::int64_t round = 1; round <= 3; ++round) {
-    fleet_.fill(train_, shape, round * 1000);
+    fleet_.fill(train_, whole, round * 1000);
     std::vector<std::pair<Rank, CommandId>> ids;
     for (const Rank rank : train_.ranks) ids.emplace_back(rank, fleet_.send(rank));
     for (const Rank rank : infer_.ranks) ids.emplace_back(rank, fleet_.recv(rank));
     fleet_.wait_ok(ids);
     for (const auto& [rank, id] : ids) EXPECT_EQ(fleet_.wait(rank, id).round, round);
-    for (const Rank rank : infer_.ranks) fleet_.expect(infer_, rank, shape, round * 1000);
+    for (const Rank rank : infer_.ranks) fleet_.expect(infer_, rank, whole, round * 1000);
     EXPECT_THAT(fleet_.wait(0, ids[0].second).readers,
                 ElementsAre(Pair(2, ReaderOutcome::read), Pair(3, ReaderOutcome::read)));
   }
@@ -52,25 +52,25 @@ TEST_P(AgentTest, RoundsCarryTheTensorsOver) {
 
 // proves: B3.10
 TEST_P(AgentTest, BothDirectionsWorkOneAfterTheOther) {
-  fleet_.set_up(train_, infer_, shape);
+  fleet_.set_up(train_, infer_, whole);
   for (std::int64_t round = 1; round <= 2; ++round) {
     for (const bool forth : {true, false}) {
       const TestSide& from = forth ? train_ : infer_;
       const TestSide& to = forth ? infer_ : train_;
       const std::int64_t tag = round * 100 + (forth ? 0 : 50);
-      fleet_.fill(from, shape, tag);
+      fleet_.fill(from, whole, tag);
       std::vector<std::pair<Rank, CommandId>> ids;
       for (const Rank rank : from.ranks) ids.emplace_back(rank, fleet_.send(rank));
       for (const Rank rank : to.ranks) ids.emplace_back(rank, fleet_.recv(rank));
       fleet_.wait_ok(ids);
-      for (const Rank rank : to.ranks) fleet_.expect(to, rank, shape, tag);
+      for (const Rank rank : to.ranks) fleet_.expect(to, rank, whole, tag);
     }
   }
 }
 
 // proves: B3.10
 TEST_P(AgentTest, BothSendingAtOnceFailsAtOnceAndSaysSo) {
-  fleet_.set_up(train_, infer_, shape);
+  fleet_.set_up(train_, infer_, whole);
   std::vector<std::pair<Rank, CommandId>> ids;
   for (const Rank rank : {0, 1, 2, 3}) ids.emplace_back(rank, fleet_.send(rank));
   for (const auto& [rank, id] : ids) {
@@ -79,28 +79,28 @@ TEST_P(AgentTest, BothSendingAtOnceFailsAtOnceAndSaysSo) {
     EXPECT_THAT(outcome.status.message, HasSubstr("sending"));
   }
   // All of them can go on.
-  fleet_.fill(train_, shape, 7);
+  fleet_.fill(train_, whole, 7);
   ids.clear();
   for (const Rank rank : train_.ranks) ids.emplace_back(rank, fleet_.send(rank));
   for (const Rank rank : infer_.ranks) ids.emplace_back(rank, fleet_.recv(rank));
   fleet_.wait_ok(ids);
-  fleet_.expect(infer_, 3, shape, 7);
+  fleet_.expect(infer_, 3, whole, 7);
 }
 
 TEST_P(AgentTest, ARegistrationThatFailedDoesNotFailTheNextOne) {
   const TestSide from = side("train", {0}, Replicate{});
   const TestSide to = side("infer", {2}, Replicate{});
-  fleet_.set_up(from, to, shape);
+  fleet_.set_up(from, to, whole);
   for (int time = 0; time < 20; ++time) {
     fleet_.wait_ok({{0, fleet_.close(0, from)}, {2, fleet_.close(2, to)}});
     pass(std::chrono::seconds(1));
-    const CommandId fits_not = fleet_.enlist(0, from, shape);
-    const CommandId other = fleet_.enlist(2, to, shape, Deadline::never(), "b", Dtype::complex64);
+    const CommandId fits_not = fleet_.enlist(0, from, whole);
+    const CommandId other = fleet_.enlist(2, to, whole, Deadline::never(), "b", Dtype::complex64);
     EXPECT_EQ(fleet_.wait(0, fits_not).status.code, Code::invalid_argument);
     // At once: the store has told nobody of the failure yet.
-    const CommandId again = fleet_.enlist(0, from, shape);
+    const CommandId again = fleet_.enlist(0, from, whole);
     EXPECT_EQ(fleet_.wait(2, other).status.code, Code::invalid_argument);
-    fleet_.wait_ok({{2, fleet_.enlist(2, to, shape)}, {0, again}});
+    fleet_.wait_ok({{2, fleet_.enlist(2, to, whole)}, {0, again}});
   }
 }
 
@@ -108,16 +108,16 @@ TEST_P(AgentTest, ARegistrationThatFailedDoesNotFailTheNextOne) {
 TEST_P(AgentTest, RanksWithNothingToMoveCompleteAtOnce) {
   const TestSide from = side("train", {0, 1}, Replicate{});
   const TestSide to = side("infer", {2}, Replicate{});
-  fleet_.set_up(from, to, shape);
-  fleet_.fill(from, shape, 3);
+  fleet_.set_up(from, to, whole);
+  fleet_.fill(from, whole, 3);
   fleet_.wait_ok({{0, fleet_.send(0)}, {1, fleet_.send(1)}, {2, fleet_.recv(2)}});
-  fleet_.expect(to, 2, shape, 3);
+  fleet_.expect(to, 2, whole, 3);
 }
 
 // proves: B3.10
 TEST_P(AgentTest, SeveralRoundsMayBeQueued) {
-  fleet_.set_up(train_, infer_, shape);
-  fleet_.fill(train_, shape, 1);
+  fleet_.set_up(train_, infer_, whole);
+  fleet_.fill(train_, whole, 1);
   std::vector<std::pair<Rank, CommandId>> ids;
   for (int round = 0; round < 3; ++round) {
     for (const Rank rank : train_.ranks) ids.emplace_back(rank, fleet_.send(rank));
@@ -129,7 +129,7 @@ TEST_P(AgentTest, SeveralRoundsMayBeQueued) {
 
 // proves: B3.15
 TEST_P(AgentTest, ATimeoutSaysWhoIsMissingAndLeavesTheBatchUsable) {
-  fleet_.set_up(train_, infer_, shape);
+  fleet_.set_up(train_, infer_, whole);
   const CommandId send = fleet_.send(0, in(milliseconds(50)));
   const Outcome late = fleet_.wait(0, send);
   EXPECT_EQ(late.status.code, Code::timeout);
@@ -141,16 +141,16 @@ TEST_P(AgentTest, ATimeoutSaysWhoIsMissingAndLeavesTheBatchUsable) {
   const Outcome recv = fleet_.wait(2, fleet_.recv(2, in(milliseconds(50))));
   EXPECT_EQ(recv.status.code, Code::timeout);
   EXPECT_THAT(recv.status.message, HasSubstr("rank 0, 1"));
-  fleet_.fill(train_, shape, 9);
+  fleet_.fill(train_, whole, 9);
   fleet_.wait_ok(
       {{0, fleet_.send(0)}, {1, fleet_.send(1)}, {2, fleet_.recv(2)}, {3, fleet_.recv(3)}});
-  fleet_.expect(infer_, 2, shape, 9);
+  fleet_.expect(infer_, 2, whole, 9);
 }
 
 // proves: B3.8, B3.17
 TEST_P(AgentTest, ALostReaderEndsItsOwnReadsOnly) {
-  fleet_.set_up(train_, infer_, shape);
-  fleet_.fill(train_, shape, 5);
+  fleet_.set_up(train_, infer_, whole);
+  fleet_.fill(train_, whole, 5);
   const CommandId first = fleet_.send(0);
   const CommandId second = fleet_.send(1);
   fleet_.wait_ok({{2, fleet_.recv(2)}});
@@ -162,50 +162,50 @@ TEST_P(AgentTest, ALostReaderEndsItsOwnReadsOnly) {
                 ElementsAre(Pair(2, ReaderOutcome::read), Pair(3, ReaderOutcome::lost)));
     EXPECT_THAT(outcome.lost, ElementsAre(3));
   }
-  fleet_.fill(train_, shape, 6);
+  fleet_.fill(train_, whole, 6);
   fleet_.wait_ok({{0, fleet_.send(0)}, {1, fleet_.send(1)}, {2, fleet_.recv(2)}});
-  fleet_.expect(infer_, 2, shape, 6);
+  fleet_.expect(infer_, 2, whole, 6);
 }
 
 // proves: B3.3
 TEST_P(AgentTest, ARestartedReaderJoinsAnew) {
-  fleet_.set_up(train_, infer_, shape);
-  fleet_.fill(train_, shape, 5);
+  fleet_.set_up(train_, infer_, whole);
+  fleet_.fill(train_, whole, 5);
   fleet_.wait_ok(
       {{0, fleet_.send(0)}, {1, fleet_.send(1)}, {2, fleet_.recv(2)}, {3, fleet_.recv(3)}});
   fleet_.node(3).kill();
   fleet_.node(3).restart();
   fleet_.wait_ok({{3, fleet_.init(3, infer_, "train")}});
-  fleet_.wait_ok({{3, fleet_.enlist(3, infer_, shape)}});
-  fleet_.fill(train_, shape, 8);
+  fleet_.wait_ok({{3, fleet_.enlist(3, infer_, whole)}});
+  fleet_.fill(train_, whole, 8);
   fleet_.wait_ok(
       {{0, fleet_.send(0)}, {1, fleet_.send(1)}, {2, fleet_.recv(2)}, {3, fleet_.recv(3)}});
-  fleet_.expect(infer_, 2, shape, 8);
-  fleet_.expect(infer_, 3, shape, 8);
+  fleet_.expect(infer_, 2, whole, 8);
+  fleet_.expect(infer_, 3, whole, 8);
 }
 
 TEST_P(AgentTest, ARestartedAgentServesItsOldWorker) {
-  fleet_.set_up(train_, infer_, shape);
+  fleet_.set_up(train_, infer_, whole);
   fleet_.node(3).kill();
   fleet_.node(3).restart(false);
   // The worker passes its memory again; the pair is known from the agent's state.
-  fleet_.wait_ok({{3, fleet_.enlist(3, infer_, shape)}});
-  fleet_.fill(train_, shape, 8);
+  fleet_.wait_ok({{3, fleet_.enlist(3, infer_, whole)}});
+  fleet_.fill(train_, whole, 8);
   fleet_.wait_ok(
       {{0, fleet_.send(0)}, {1, fleet_.send(1)}, {2, fleet_.recv(2)}, {3, fleet_.recv(3)}});
-  fleet_.expect(infer_, 3, shape, 8);
+  fleet_.expect(infer_, 3, whole, 8);
 }
 
 // proves: B3.3
 TEST_P(AgentTest, AnotherLayoutForALiveSideIsAnErrorForTheNewcomerOnly) {
-  fleet_.set_up(train_, infer_, shape);
+  fleet_.set_up(train_, infer_, whole);
   TestSide other = infer_;
   other.layout->placements = {Shard{0}};
   EXPECT_EQ(fleet_.wait(3, fleet_.init(3, other, "train")).status.code, Code::invalid_argument);
   fleet_.node(3).kill();
   fleet_.node(3).restart();
   EXPECT_EQ(fleet_.wait(3, fleet_.init(3, other, "train")).status.code, Code::invalid_argument);
-  fleet_.fill(train_, shape, 8);
+  fleet_.fill(train_, whole, 8);
   fleet_.wait_ok({{0, fleet_.send(0)}, {1, fleet_.send(1)}, {2, fleet_.recv(2)}});
   fleet_.wait_ok({{3, fleet_.init(3, infer_, "train")}});
   // A side whose members are all gone may come back with another layout.
@@ -214,18 +214,18 @@ TEST_P(AgentTest, AnotherLayoutForALiveSideIsAnErrorForTheNewcomerOnly) {
   fleet_.node(2).restart();
   fleet_.node(3).restart();
   fleet_.wait_ok({{2, fleet_.init(2, other, "train")}, {3, fleet_.init(3, other, "train")}});
-  fleet_.wait_ok({{2, fleet_.enlist(2, other, shape)}, {3, fleet_.enlist(3, other, shape)}});
-  fleet_.fill(train_, shape, 9);
+  fleet_.wait_ok({{2, fleet_.enlist(2, other, whole)}, {3, fleet_.enlist(3, other, whole)}});
+  fleet_.fill(train_, whole, 9);
   fleet_.wait_ok(
       {{0, fleet_.send(0)}, {1, fleet_.send(1)}, {2, fleet_.recv(2)}, {3, fleet_.recv(3)}});
-  fleet_.expect(other, 3, shape, 9);
+  fleet_.expect(other, 3, whole, 9);
 }
 
 // proves: B3.14
 TEST_P(AgentTest, AWorkerTakesThePlaceOfOneThatDiedWhileItsRecvStillDrains) {
   const TestSide one = side("train", {0}, Replicate{});
   const TestSide other = side("infer", {1}, Replicate{});
-  fleet_.set_up(one, other, shape);
+  fleet_.set_up(one, other, whole);
   Cluster& cluster = fleet_.cluster;
   bool reads = false;
   cluster.on_step = [&](Rank rank, Step step) { reads |= rank == 1 && step == Step::reading; };
@@ -235,12 +235,12 @@ TEST_P(AgentTest, AWorkerTakesThePlaceOfOneThatDiedWhileItsRecvStillDrains) {
   cluster.weather.slow.insert(1);
   fleet_.node(1).replace_worker();
   fleet_.wait_ok({{1, fleet_.init(1, other, "train")}});
-  const CommandId registers = fleet_.enlist(1, other, shape);
+  const CommandId registers = fleet_.enlist(1, other, whole);
   cluster.weather.slow.clear();
   fleet_.wait_ok({{1, registers}});
-  fleet_.fill(one, shape, 7);
+  fleet_.fill(one, whole, 7);
   fleet_.wait_ok({{0, fleet_.send(0)}, {1, fleet_.recv(1)}});
-  fleet_.expect(other, 1, shape, 7);
+  fleet_.expect(other, 1, whole, 7);
 }
 
 // proves: B3.10
@@ -248,8 +248,8 @@ TEST_P(AgentTest, AReaderThatStoodStillWhileItConfirmedIsToldThatItsSenderIsGone
   const bool word_first = GetParam() % 2 == 0;  // it sees the word before it hears why
   const TestSide one = side("train", {0}, Replicate{});
   const TestSide other = side("infer", {1}, Replicate{});
-  fleet_.set_up(one, other, shape);
-  fleet_.fill(one, shape, 5);
+  fleet_.set_up(one, other, whole);
+  fleet_.fill(one, whole, 5);
   Cluster& cluster = fleet_.cluster;
   const auto line = Weather::line(0, 1);
   bool confirms = false;
@@ -275,8 +275,8 @@ TEST_P(AgentTest, AReaderThatStoodStillWhileItConfirmedIsToldThatItsSenderIsGone
 
 // proves: B3.10
 TEST_P(AgentTest, AfterASenderDiedAllSendersRegisterAgainAndRoundsRestart) {
-  fleet_.set_up(train_, infer_, shape);
-  fleet_.fill(train_, shape, 5);
+  fleet_.set_up(train_, infer_, whole);
+  fleet_.fill(train_, whole, 5);
   fleet_.wait_ok(
       {{0, fleet_.send(0)}, {1, fleet_.send(1)}, {2, fleet_.recv(2)}, {3, fleet_.recv(3)}});
   const CommandId waits = fleet_.recv(2);
@@ -298,12 +298,12 @@ TEST_P(AgentTest, AfterASenderDiedAllSendersRegisterAgainAndRoundsRestart) {
   EXPECT_THAT(next.status.message, HasSubstr("register it again"));
   fleet_.node(1).restart();
   fleet_.wait_ok({{1, fleet_.init(1, train_, "infer")}});
-  fleet_.wait_ok({{0, fleet_.enlist(0, train_, shape)}, {1, fleet_.enlist(1, train_, shape)}});
-  fleet_.fill(train_, shape, 11);
+  fleet_.wait_ok({{0, fleet_.enlist(0, train_, whole)}, {1, fleet_.enlist(1, train_, whole)}});
+  fleet_.fill(train_, whole, 11);
   const CommandId again = fleet_.send(0);
   fleet_.wait_ok({{0, again}, {1, fleet_.send(1)}, {2, fleet_.recv(2)}, {3, fleet_.recv(3)}});
   EXPECT_EQ(fleet_.wait(0, again).round, 1);
-  fleet_.expect(infer_, 3, shape, 11);
+  fleet_.expect(infer_, 3, whole, 11);
 }
 
 // proves: B3.10
@@ -375,10 +375,10 @@ TEST_P(AgentTest, PartialOnBothSidesFailsEverywhere) {
 TEST_P(AgentTest, APartialSideCanOnlySend) {
   const TestSide from = side("train", {0, 1}, Partial{});
   const TestSide to = side("infer", {2}, Replicate{});
-  fleet_.set_up(from, to, shape);
-  fleet_.fill(from, shape, 10);
+  fleet_.set_up(from, to, whole);
+  fleet_.fill(from, whole, 10);
   fleet_.wait_ok({{0, fleet_.send(0)}, {1, fleet_.send(1)}, {2, fleet_.recv(2)}});
-  fleet_.for_each(to, 2, shape,
+  fleet_.for_each(to, 2, whole,
                   [&](std::int64_t number, std::int64_t i) { EXPECT_EQ(number, 2 * (10 + i)); });
   EXPECT_EQ(fleet_.wait(2, fleet_.send(2)).status.code, Code::invalid_argument);
   EXPECT_EQ(fleet_.wait(0, fleet_.recv(0)).status.code, Code::invalid_argument);
@@ -403,8 +403,8 @@ TEST_P(AgentTest, TensorsThatDoNotMatchFailOnBothSidesAndAreNamed) {
   // When all have heard of it, it can be tried again.
   pass(milliseconds(50));
   ids.clear();
-  for (const Rank rank : train_.ranks) ids.emplace_back(rank, fleet_.enlist(rank, train_, shape));
-  for (const Rank rank : infer_.ranks) ids.emplace_back(rank, fleet_.enlist(rank, infer_, shape));
+  for (const Rank rank : train_.ranks) ids.emplace_back(rank, fleet_.enlist(rank, train_, whole));
+  for (const Rank rank : infer_.ranks) ids.emplace_back(rank, fleet_.enlist(rank, infer_, whole));
   fleet_.wait_ok(ids);
 }
 
@@ -412,7 +412,7 @@ TEST_P(AgentTest, TensorsThatDoNotMatchFailOnBothSidesAndAreNamed) {
 TEST_P(AgentTest, WithoutMeshesRanksFaceEachOtherOneToOne) {
   TestSide from{"train", {4, 0}, std::nullopt};
   TestSide to{"infer", {1, 9}, std::nullopt};
-  fleet_.set_up(from, to, shape);
+  fleet_.set_up(from, to, whole);
   for (const Rank rank : from.ranks) {
     std::ranges::fill(fleet_.loans.at({rank, "train"})->numbers(0), rank);
   }
@@ -424,9 +424,9 @@ TEST_P(AgentTest, WithoutMeshesRanksFaceEachOtherOneToOne) {
 
 // proves: B3.4, B3.15
 TEST_P(AgentTest, APairThatWaitsBlocksNothingAndSaysWhoIsMissing) {
-  fleet_.set_up(train_, infer_, shape);
+  fleet_.set_up(train_, infer_, whole);
   const CommandId waits = fleet_.init(0, side("x", {0}, Replicate{}), "y", in(seconds(30)), "q");
-  fleet_.fill(train_, shape, 4);
+  fleet_.fill(train_, whole, 4);
   fleet_.wait_ok(
       {{0, fleet_.send(0)}, {1, fleet_.send(1)}, {2, fleet_.recv(2)}, {3, fleet_.recv(3)}});
   EXPECT_EQ(fleet_.node(0).outcome(waits), nullptr);
@@ -440,18 +440,18 @@ TEST_P(AgentTest, APairThatWaitsBlocksNothingAndSaysWhoIsMissing) {
 TEST_P(AgentTest, BothNamesOfAPairOnOneAgent) {
   const TestSide from = side("train", {0}, Replicate{});
   const TestSide to = side("infer", {0}, Replicate{});
-  fleet_.set_up(from, to, shape);
-  fleet_.fill(from, shape, 12);
+  fleet_.set_up(from, to, whole);
+  fleet_.fill(from, whole, 12);
   EXPECT_EQ(fleet_.wait(0, fleet_.send(0)).status.code, Code::invalid_argument);
   const CommandId send = fleet_.send(0, Deadline::never(), "train");
   fleet_.wait_ok({{0, send}, {0, fleet_.recv(0, Deadline::never(), "infer")}});
-  fleet_.expect(to, 0, shape, 12);
+  fleet_.expect(to, 0, whole, 12);
 }
 
 // proves: B3.3
 TEST_P(AgentTest, AFurtherReceiverSideJoinsARunningSender) {
-  fleet_.set_up(train_, infer_, shape);
-  fleet_.fill(train_, shape, 1);
+  fleet_.set_up(train_, infer_, whole);
+  fleet_.fill(train_, whole, 1);
   fleet_.wait_ok(
       {{0, fleet_.send(0)}, {1, fleet_.send(1)}, {2, fleet_.recv(2)}, {3, fleet_.recv(3)}});
   const TestSide more = side("more", {7, 8, 9}, Shard{0});
@@ -460,21 +460,21 @@ TEST_P(AgentTest, AFurtherReceiverSideJoinsARunningSender) {
   for (const Rank rank : more.ranks) ids.emplace_back(rank, fleet_.init(rank, more, "train"));
   fleet_.wait_ok(ids);
   ids.clear();
-  for (const Rank rank : more.ranks) ids.emplace_back(rank, fleet_.enlist(rank, more, shape));
+  for (const Rank rank : more.ranks) ids.emplace_back(rank, fleet_.enlist(rank, more, whole));
   fleet_.wait_ok(ids);
-  fleet_.fill(train_, shape, 2);
+  fleet_.fill(train_, whole, 2);
   ids.clear();
   for (const Rank rank : {0, 1}) ids.emplace_back(rank, fleet_.send(rank));
   for (const Rank rank : {2, 3, 7, 8, 9}) ids.emplace_back(rank, fleet_.recv(rank));
   fleet_.wait_ok(ids);
-  for (const Rank rank : more.ranks) fleet_.expect(more, rank, shape, 2);
+  for (const Rank rank : more.ranks) fleet_.expect(more, rank, whole, 2);
   // "train" has named "infer": it takes nothing from others.
   EXPECT_EQ(fleet_.wait(7, fleet_.send(7)).status.code, Code::invalid_argument);
 }
 
 // proves: B3.12, B5.12
 TEST_P(AgentTest, AQuerySaysWhetherARoundIsThere) {
-  fleet_.set_up(train_, infer_, shape);
+  fleet_.set_up(train_, infer_, whole);
   const auto ask = [&](Rank rank, bool wait, std::optional<std::int64_t> round = std::nullopt) {
     return fleet_.node(rank).submit(QuerySignal{"b", wait, round, std::nullopt});
   };
@@ -493,7 +493,7 @@ TEST_P(AgentTest, AQuerySaysWhetherARoundIsThere) {
 
 // proves: B3.12
 TEST_P(AgentTest, AQueryThatWaitsInVainNamesThoseWhoAreMissing) {
-  fleet_.set_up(train_, infer_, shape);
+  fleet_.set_up(train_, infer_, whole);
   const auto soon = [&] {
     return Deadline(fleet_.cluster.clock().now() + std::chrono::milliseconds(500));
   };
@@ -516,14 +516,14 @@ TEST_P(AgentTest, AQueryThatWaitsInVainNamesThoseWhoAreMissing) {
 
 // proves: B3.5, B3.7, B3.14
 TEST_P(AgentTest, ALiveBatchIsNotReplacedAndAnOldHandlerClosesOnlyItsOwn) {
-  fleet_.set_up(train_, infer_, shape);
+  fleet_.set_up(train_, infer_, whole);
   const std::uint64_t old = fleet_.registrations.at({0, "train"});
   const auto loan = fleet_.loans.at({0, "train"});
-  EXPECT_EQ(fleet_.wait(0, fleet_.enlist(0, train_, shape)).status.code, Code::invalid_argument);
+  EXPECT_EQ(fleet_.wait(0, fleet_.enlist(0, train_, whole)).status.code, Code::invalid_argument);
   fleet_.loans[{0, "train"}] = loan;
   // A registration that is not the living one: nothing happens.
   fleet_.wait_ok({{0, fleet_.node(0).submit(CloseBatch{"b", old + 1})}});
-  fleet_.fill(train_, shape, 4);
+  fleet_.fill(train_, whole, 4);
   fleet_.wait_ok(
       {{0, fleet_.send(0)}, {1, fleet_.send(1)}, {2, fleet_.recv(2)}, {3, fleet_.recv(3)}});
   fleet_.wait_ok({{0, fleet_.node(0).submit(CloseBatch{"b", old})}});

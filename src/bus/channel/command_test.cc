@@ -4,6 +4,7 @@
 
 #include <random>
 
+#include "base/testing/calls.h"
 #include "bus/channel/command_fields.h"
 
 namespace tensorbus::bus {
@@ -64,15 +65,6 @@ Outcome sample_outcome() {
 }
 
 constexpr wire::Title title{"outcome"};
-
-Code code_of(const std::function<void()>& call) {
-  try {
-    call();
-  } catch (const Error& error) {
-    return error.code();
-  }
-  return Code::ok;
-}
 
 TEST(CommandTest, WhatIsEncodedIsDecoded) {
   for (const Command& command : samples()) EXPECT_EQ(decode_command(encode(command)), command);

@@ -6,6 +6,7 @@
 #include <map>
 #include <thread>
 
+#include "base/testing/calls.h"
 #include "bus/channel/memory_channel.h"
 #include "bus/simulation/channel_kinds.h"
 #include "bus/simulation/scripted_agent.h"
@@ -41,20 +42,10 @@ std::vector<ChannelKind> channel_kinds() {
 
 namespace {
 
-Deadline soon() { return Deadline::after(std::chrono::seconds(20)); }
 Deadline at_once() { return Deadline::after(Duration::zero()); }
 Deadline shortly() { return Deadline::after(std::chrono::milliseconds(50)); }
 
 Command query(const std::string& batch) { return QuerySignal{batch, true, {}, {}}; }
-
-Code code_of(const std::function<void()>& call) {
-  try {
-    call();
-  } catch (const Error& error) {
-    return error.code();
-  }
-  return Code::ok;
-}
 
 // Answers each query with its batch's name as the message.
 void echo(Channel& channel, const ChannelEvent& event) {

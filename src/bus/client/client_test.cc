@@ -7,6 +7,7 @@
 #include <deque>
 #include <mutex>
 
+#include "base/testing/calls.h"
 #include "bus/channel/memory_channel.h"
 #include "bus/simulation/scripted_agent.h"
 
@@ -15,7 +16,6 @@ namespace {
 
 using std::chrono::milliseconds;
 
-Deadline soon() { return Deadline::after(std::chrono::seconds(20)); }
 Deadline shortly() { return Deadline::after(milliseconds(30)); }
 
 template <typename Call>

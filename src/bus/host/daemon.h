@@ -26,8 +26,8 @@ struct DaemonOptions {
   std::string state_path;
   std::string bind;           // the address on which other hosts reach it; empty: this host only
   fabric::PortRange ports{};  // that it listens on there
-  Duration retain = Duration::max();    // how long what is published outlives its worker
   std::function<void(Step)> reached{};  // told of every step of the protocol; may be empty
+  Duration retain = Duration::max();    // how long what is published outlives its worker
 };
 
 // Owned by one thread; stop() from any.

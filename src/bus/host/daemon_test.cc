@@ -6,6 +6,7 @@
 #include <numeric>
 #include <thread>
 
+#include "base/testing/calls.h"
 #include "bus/client/client.h"
 #include "bus/simulation/scripted_agent.h"
 #include "bus/socket/connection.h"
@@ -13,13 +14,11 @@
 namespace tensorbus::bus {
 namespace {
 
-Deadline soon() { return Deadline::after(std::chrono::seconds(30)); }
-
 // A daemon on a thread and a client of it.
-class Side {
+class DaemonSide {
  public:
-  Side(const std::string& store, Rank rank, const Folder& folder,
-       std::function<void(Step)> reached = nullptr)
+  DaemonSide(const std::string& store, Rank rank, const Folder& folder,
+             std::function<void(Step)> reached = nullptr)
       : rank_(rank),
         store_(store),
         reached_(std::move(reached)),
@@ -30,7 +29,7 @@ class Side {
     options.offer = [pool = pool_](const Loan& loan) { return offer(loan, *pool, *pool); };
     client_ = std::make_unique<Client>(connect_to_agent(options, soon()), pool_);
   }
-  ~Side() {
+  ~DaemonSide() {
     client_.reset();
     stop();
   }
@@ -95,8 +94,8 @@ void together(First first, Second second) {
 
 TEST(DaemonTest, MovesTensorsBetweenClientsOfTwoDaemons) {
   const Folder folder;
-  Side a("memory://daemon-test", 0, folder);
-  Side b("memory://daemon-test", 1, folder);
+  DaemonSide a("memory://daemon-test", 0, folder);
+  DaemonSide b("memory://daemon-test", 1, folder);
   together([&] { a.init_pair("a", "b"); }, [&] { b.init_pair("b", "a"); });
   std::vector<float> sent(1000);
   std::vector<float> got(1000);
@@ -110,8 +109,8 @@ TEST(DaemonTest, MovesTensorsBetweenClientsOfTwoDaemons) {
 
 TEST(DaemonTest, WhateverEndsItItsCommandsHaveAnOutcome) {
   const Folder folder;
-  Side a("memory://daemon-failure", 0, folder);
-  Side b("memory://daemon-failure", 1, folder, [](Step step) {
+  DaemonSide a("memory://daemon-failure", 0, folder);
+  DaemonSide b("memory://daemon-failure", 1, folder, [](Step step) {
     if (step == Step::reading) throw std::runtime_error("the sky has fallen");
   });
   together([&] { a.init_pair("a", "b"); }, [&] { b.init_pair("b", "a"); });

@@ -8,6 +8,7 @@
 #include <future>
 #include <numeric>
 
+#include "base/testing/calls.h"
 #include "bus/channel/loan.h"
 #include "bus/simulation/fixture.h"
 
@@ -19,8 +20,6 @@ using simulation::TestSide;
 using std::chrono::seconds;
 
 const Shape shape{64, 48};
-
-Deadline soon() { return Deadline::after(seconds(30)); }
 
 // A rank with its agent and one tensor of 64-bit numbers.
 class Worker {

@@ -9,7 +9,7 @@
 namespace tensorbus::bus {
 namespace {
 
-constexpr std::int64_t chunk_bytes = 512;
+constexpr std::int64_t fold_chunk = 512;
 constexpr std::int64_t rows = 30;
 constexpr std::int64_t columns = 36;
 
@@ -22,7 +22,7 @@ class FoldTest : public testing::TestWithParam<Placement> {
     const Layout to(Mesh({3}, std::vector<Rank>{10, 11, 12}), {Shard{1}});
     const std::vector<plan::Plan> plans = {
         plan::make(from, to, {rows, columns}, {Dtype::float32, Dtype::bfloat16})};
-    streams_ = plan::read_streams(plans, 11, chunk_bytes);
+    streams_ = plan::read_streams(plans, 11, fold_chunk);
     for (std::size_t rank = 0; rank < 4; ++rank) {
       for (std::size_t i = 0; i < held_[rank].size(); ++i) {
         held_[rank][i] = static_cast<float>(i % 97) * 0.37F + static_cast<float>(rank);

@@ -13,6 +13,7 @@
 #include <set>
 
 #include "base/clock.h"
+#include "base/testing/calls.h"
 #include "bus/files/heartbeat.h"
 #include "bus/files/lmdb_state.h"
 #include "bus/simulation/scripted_agent.h"
@@ -26,8 +27,6 @@ namespace tensorbus::bus {
 namespace {
 
 using std::chrono::milliseconds;
-
-Deadline soon() { return Deadline::after(std::chrono::seconds(20)); }
 
 class NoLoan final : public Loan {
  public:

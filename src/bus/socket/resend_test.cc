@@ -6,6 +6,7 @@
 
 #include <utility>
 
+#include "base/testing/calls.h"
 #include "bus/files/dump.h"
 #include "bus/simulation/scripted_agent.h"
 #include "bus/socket/channel.h"
@@ -17,7 +18,6 @@
 namespace tensorbus::bus {
 namespace {
 
-Deadline soon() { return Deadline::after(std::chrono::seconds(20)); }
 Command query() { return QuerySignal{"b", true, {}, {}}; }
 
 // Completes every command at once.

@@ -9,8 +9,8 @@
 namespace tensorbus::fabric {
 namespace {
 
-constexpr std::int64_t rows = 70;
-constexpr std::int64_t columns = 30;
+constexpr std::int64_t stride_rows = 70;
+constexpr std::int64_t stride_columns = 30;
 
 // Dense, with gaps small and large, transposed, backwards.
 const Shape kinds_of_strides[] = {{30, 1}, {90, 2},   {640, 20}, {40, 1},
@@ -40,7 +40,7 @@ std::size_t changed_bytes(const TestTensor& tensor) {
 
 TEST_P(FabricTest, ElementsThatLieApartAreReadAndOnlyTheyAreWritten) {
   const auto peer = connect();
-  const Shape shape{rows, columns};
+  const Shape shape{stride_rows, stride_columns};
   for (const Shape& from : kinds_of_strides) {
     const TestTensor tensor = new_tensor(Dtype::float32, shape, from);
     fill(tensor);
@@ -52,14 +52,14 @@ TEST_P(FabricTest, ElementsThatLieApartAreReadAndOnlyTheyAreWritten) {
         std::memset(target.memory.get(), 0xEE, target.bytes());
         const Completion done = read(reader_, whole(source, {target}));
         ASSERT_TRUE(done.status.ok()) << done.status.message;
-        for (std::int64_t row = 0; row < rows; ++row) {
-          for (std::int64_t column = 0; column < columns; ++column) {
+        for (std::int64_t row = 0; row < stride_rows; ++row) {
+          for (std::int64_t column = 0; column < stride_columns; ++column) {
             ASSERT_EQ(element(target, row, column), element(tensor, row, column))
                 << row << ", " << column << " of strides " << from[0] << ", " << from[1];
           }
         }
         // Small numbers have no byte like that.
-        ASSERT_EQ(changed_bytes(target), item_bytes(type) * rows * columns);
+        ASSERT_EQ(changed_bytes(target), item_bytes(type) * stride_rows * stride_columns);
       }
     }
   }

@@ -1,4 +1,4 @@
-// Random layouts, shapes and hosts for the tests of planning.
+// For the tests of planning: random layouts, shapes and hosts, and types that stay.
 #pragma once
 
 #include <algorithm>
@@ -10,6 +10,8 @@
 #include "tensorbus/plan.h"
 
 namespace tensorbus::plan {
+
+inline constexpr Types float32 = {Dtype::float32, Dtype::float32};
 
 class RandomCase {
  public:

@@ -11,12 +11,11 @@
 #include <string>
 #include <vector>
 
+#include "base/testing/calls.h"
 #include "fabric/ucx/ucx.h"
 #include "tensorbus/push_pull.h"
 
 namespace tensorbus::push_pull {
-
-inline Deadline soon() { return Deadline::after(std::chrono::seconds(30)); }
 
 class Cluster {
  public:

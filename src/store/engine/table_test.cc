@@ -10,7 +10,7 @@ using std::chrono::seconds;
 using testing::ElementsAre;
 using testing::IsEmpty;
 
-TimePoint at(int second) { return TimePoint(seconds(second)); }
+TimePoint at_second(int second) { return TimePoint(seconds(second)); }
 
 class TableTest : public testing::Test {
  protected:
@@ -92,8 +92,8 @@ TEST_F(TableTest, AQueueWithoutElementsIsAbsent) {
 
 // proves: K6
 TEST_F(TableTest, RevokeRemovesTheKeysThatAreStillItsOwn) {
-  table.grant(1, seconds(10), at(0));
-  table.grant(2, seconds(10), at(0));
+  table.grant(1, seconds(10), at_second(0));
+  table.grant(2, seconds(10), at_second(0));
   set("a", "", 1);
   set("b", "", 1);
   set("b", "");  // without a lease: nobody's
@@ -112,15 +112,15 @@ TEST_F(TableTest, RevokeRemovesTheKeysThatAreStillItsOwn) {
 }
 
 TEST_F(TableTest, ALeaseExpiresWhenItWasNotRefreshed) {
-  table.grant(1, seconds(10), at(0));
-  table.grant(2, seconds(5), at(0));
-  EXPECT_EQ(table.next_expiry(), at(5));
-  EXPECT_THAT(table.expired(at(4)), IsEmpty());
-  EXPECT_THAT(table.expired(at(5)), ElementsAre(2));
-  EXPECT_TRUE(table.refresh(2, at(4)));
-  EXPECT_EQ(table.next_expiry(), at(9));
-  EXPECT_THAT(table.expired(at(10)), ElementsAre(2, 1));
-  EXPECT_FALSE(table.refresh(3, at(0)));
+  table.grant(1, seconds(10), at_second(0));
+  table.grant(2, seconds(5), at_second(0));
+  EXPECT_EQ(table.next_expiry(), at_second(5));
+  EXPECT_THAT(table.expired(at_second(4)), IsEmpty());
+  EXPECT_THAT(table.expired(at_second(5)), ElementsAre(2));
+  EXPECT_TRUE(table.refresh(2, at_second(4)));
+  EXPECT_EQ(table.next_expiry(), at_second(9));
+  EXPECT_THAT(table.expired(at_second(10)), ElementsAre(2, 1));
+  EXPECT_FALSE(table.refresh(3, at_second(0)));
 }
 
 TEST_F(TableTest, ASetUnderALostLeaseChangesNothing) {

@@ -14,6 +14,7 @@
 #include <string>
 #include <vector>
 
+#include "base/testing/calls.h"
 #include "os/net/tcp.h"
 #include "store/etcd/gateway.h"
 #include "store/etcd/store.h"
@@ -21,7 +22,6 @@
 namespace tensorbus::store {
 
 inline Deadline within(std::chrono::milliseconds time) { return Deadline::after(time); }
-inline Deadline soon() { return within(std::chrono::seconds(20)); }
 
 inline std::uint16_t free_port() { return os::local_port(os::listen_tcp("127.0.0.1", 0)); }
 

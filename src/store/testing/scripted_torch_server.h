@@ -16,9 +16,11 @@
 #include <utility>
 #include <vector>
 
+#include "base/testing/calls.h"
 #include "os/io/poll.h"
 #include "os/net/tcp.h"
 #include "store/protocol/torch_writer.h"
+#include "store/torch/store.h"
 
 namespace tensorbus::store {
 
@@ -162,5 +164,9 @@ class ScriptedTorchServer {
   os::Fd listener_;
   std::thread thread_;
 };
+
+inline std::unique_ptr<Store> connect_to(const ScriptedTorchServer& server) {
+  return connect_torch(server.host(), {soon(), {}});
+}
 
 }  // namespace tensorbus::store

@@ -10,6 +10,7 @@
 #include <thread>
 
 #include "base/clock.h"
+#include "base/testing/calls.h"
 #include "store/testing/scripted_torch_server.h"
 #include "store/torch/store.h"
 
@@ -20,8 +21,6 @@ using std::chrono::milliseconds;
 using ::testing::HasSubstr;
 
 const std::string state_key = "tensorbus/barrier/b";
-
-Deadline soon() { return Deadline::after(std::chrono::seconds(20)); }
 
 // The desired state of the next request, a COMPARE_SET that expects `expected`.
 std::string receive_arrival(ScriptedPeer& peer, const std::string& expected = "") {

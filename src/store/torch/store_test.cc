@@ -8,6 +8,7 @@
 
 #include "base/clock.h"
 #include "base/interrupt.h"
+#include "base/testing/calls.h"
 #include "store/testing/scripted_torch_server.h"
 
 namespace tensorbus::store {
@@ -15,12 +16,6 @@ namespace {
 
 using std::chrono::milliseconds;
 using ::testing::HasSubstr;
-
-Deadline soon() { return Deadline::after(std::chrono::seconds(20)); }
-
-std::unique_ptr<Store> connect_to(const ScriptedTorchServer& server) {
-  return connect_torch(server.host(), {soon(), {}});
-}
 
 // The status with which `call` fails.
 template <typename Call>

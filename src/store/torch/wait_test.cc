@@ -8,6 +8,7 @@
 
 #include "base/clock.h"
 #include "base/interrupt.h"
+#include "base/testing/calls.h"
 #include "store/testing/scripted_torch_server.h"
 #include "store/torch/store.h"
 
@@ -20,12 +21,6 @@ using ::testing::HasSubstr;
 
 const std::string wire_key = "/late";
 const Condition late{"late", false, 1, {}, {}};
-
-Deadline soon() { return Deadline::after(std::chrono::seconds(20)); }
-
-std::unique_ptr<Store> connect_to(const ScriptedTorchServer& server) {
-  return connect_torch(server.host(), {soon(), {}});
-}
 
 // The status with which a wait for `late` fails.
 Status failure_of_wait(Store& store, Deadline deadline, Cancellation* cancellation = nullptr) {
