@@ -238,11 +238,12 @@ std::vector<std::string> Checks::on_message(const fabric::Identity& from,
       std::holds_alternative<Shelved>(message.body) ||
       std::holds_alternative<Follow>(message.body)) {
     newest_serial_[connection] = message.serial;
+    newest_of_[{connection, message.generation}] = message.serial;
   }
   message.sequence += extra;
   said.push_back(encode(message));
   const auto late = std::ranges::find_if(
-      old, [&](const AgentMessage& each) { return each.serial != newest_serial_[connection]; });
+      old, [&](const AgentMessage& each) { return is_over(connection, each); });
   if (late != old.end() && cluster_.random(2) == 0) {
     AgentMessage again = *late;
     old.erase(late);
@@ -255,6 +256,16 @@ std::vector<std::string> Checks::on_message(const fabric::Identity& from,
     old.push_back(std::move(message));
   }
   return said;
+}
+
+// A rank that follows the first sender of a shelf which is retained follows that of the next
+// generation, too.
+bool Checks::is_over(std::uint64_t connection, const AgentMessage& message) {
+  const bool of_shelf = std::holds_alternative<Completed>(message.body) ||
+                        std::holds_alternative<Common>(message.body);
+  const std::uint64_t newest =
+      of_shelf ? newest_of_[{connection, message.generation}] : newest_serial_[connection];
+  return message.serial != newest;
 }
 
 void Checks::count_join(Line line, const AgentMessage& message) {

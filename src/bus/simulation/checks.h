@@ -80,6 +80,7 @@ class Checks {
   void check_conflict(Line line, bool by_source);
   std::vector<std::string> on_message(const fabric::Identity& from, const fabric::Identity& to,
                                       std::uint64_t connection, std::string bytes);
+  bool is_over(std::uint64_t connection, const AgentMessage& message);
   void count_join(Line line, const AgentMessage& message);
 
   Cluster& cluster_;
@@ -109,6 +110,8 @@ class Checks {
   std::map<std::uint64_t, std::uint64_t> replayed_;                    // by connection
   std::map<std::uint64_t, std::vector<AgentMessage>> old_;             // by connection
   std::map<std::uint64_t, std::uint64_t> newest_serial_;               // by connection
+  // And by generation.
+  std::map<std::pair<std::uint64_t, std::int64_t>, std::uint64_t> newest_of_;
 };
 
 }  // namespace tensorbus::bus::simulation
