@@ -254,9 +254,7 @@ def test_a_shelf_is_forgotten_after_the_time_that_its_agent_was_told(
     assert engine.pull("policy", views) == 1
     publisher.process.kill()
     eventually(
-        lambda: isinstance(
-            caught(lambda: engine.pull("policy", views, timeout=0.3)), TimeoutError
-        ),
+        lambda: isinstance(caught(lambda: engine.pull("policy", views, timeout=0.3)), TimeoutError),
         "the shelf to be forgotten",
     )
 
