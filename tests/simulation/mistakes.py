@@ -293,9 +293,9 @@ OF_THE_SHELF = (
         (
             (
                 "src/bus/shelf/puller.cc",
-                "  if (outcome.status.code != Code::withdrawn) {\n",
+                "  if (outcome.status.code != Code::withdrawn) return outcome;\n",
                 "  if (outcome.status.code == Code::withdrawn) outcome.status = {};\n"
-                "  if (outcome.status.code != Code::withdrawn) {\n",
+                "  if (outcome.status.code != Code::withdrawn) return outcome;\n",
             ),
         ),
         ("I21",),

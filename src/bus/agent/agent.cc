@@ -278,6 +278,7 @@ void Agent::take_message(const fabric::Message& message) {
                  [&](const ToSource auto&) { pass_on(); },
                  [&](const ToReader auto&) { pass_on(); },
                  [&](const ToPuller auto&) { pass_on(); },
+                 [&](const AmongPullers auto&) { pass_on(); },
                  [&](const OneOf<Begun, Ended, Completed, Common, Hold> auto&) { pass_on(); },
              },
              said.body);
