@@ -110,7 +110,7 @@ std::optional<Outcome> JointPull::advance(Puller& puller, const Wanted& wanted) 
 std::optional<Outcome> JointPull::finish_reading(Puller& puller) {
   if (reading_ == 0) return std::nullopt;
   const bool is_chosen = reading_ == order_.number && !over_;
-  if (!is_chosen) puller.reading()->end({Code::withdrawn, "another version was chosen"});
+  if (!is_chosen) puller.reading()->end({Code::cancelled, "another version was chosen"});
   auto outcome = puller.finish_read();
   if (!outcome) return std::nullopt;
   const std::int64_t number = std::exchange(reading_, 0);
