@@ -248,9 +248,11 @@ class Link:
         anew. With ``version`` that one: ``VersionGoneError`` if it was recycled or skipped. What
         does not come any more because the publishers have closed is an ``EndOfStreamError``.
         After an error the contents of the tensors are undefined until the next call.
-        ``progress(bytes_done, bytes_total)`` is called now and then. ``together`` is for sides
-        whose ranks all pull the same version: of more than one rank that is not possible yet, pull
-        with ``together=False``. ``subset`` and ``skip_others`` are those of ``recv_state_dict``.
+        ``progress(bytes_done, bytes_total)`` is called now and then. ``together``: all
+        ranks of this side call it, and all return the same version, the newest that every one of
+        them can have and has asked for; a rank that does not is named by the others'
+        ``TimeoutError``. With ``together=False`` this rank pulls for itself. ``subset`` and
+        ``skip_others`` are those of ``recv_state_dict``.
         """
         if version is not None and newer_than is not None:
             raise ValueError("version and newer_than are both given")

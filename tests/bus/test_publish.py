@@ -100,7 +100,7 @@ def test_layouts_of_both_sides_may_differ(bus: Bus):
         for rank, part in enumerate(whole.chunk(2, 1))
     ]
     pulled = together(
-        *(lambda link=link, view=view: link.pull("policy", view, together=False)
+        *(lambda link=link, view=view: link.pull("policy", view)
           for link, view in zip(engines, views, strict=True))
     )  # fmt: skip
     assert pulled == [1, 1]

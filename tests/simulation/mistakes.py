@@ -293,9 +293,9 @@ OF_THE_SHELF = (
         (
             (
                 "src/bus/shelf/puller.cc",
-                "  if (outcome.status.code != Code::withdrawn) {\n",
+                "  if (outcome.status.code != Code::withdrawn) return outcome;\n",
                 "  if (outcome.status.code == Code::withdrawn) outcome.status = {};\n"
-                "  if (outcome.status.code != Code::withdrawn) {\n",
+                "  if (outcome.status.code != Code::withdrawn) return outcome;\n",
             ),
         ),
         ("I21",),
@@ -355,5 +355,53 @@ OF_THE_SHELF = (
             ),
         ),
         ("I21", "I9", "I24"),
+    ),
+)
+
+# Of pulls that the ranks of a side make together.
+OF_PULLS_TOGETHER = (
+    Mistake(
+        "a rank returns after its vote",
+        (
+            (
+                "src/bus/shelf/joint_pull.cc",
+                "    self_.context.at(Step::voted);\n",
+                "    self_.context.at(Step::voted);\n    over_ = read_;\n",
+            ),
+        ),
+        ("I27",),
+    ),
+    Mistake(
+        "the lowest rank decides although a vote is missing",
+        (
+            (
+                "src/bus/shelf/agreement.cc",
+                "const bool all = std::ranges::includes(read_, members_);",
+                "const bool all = read_.size() + 1 >= members_.size();",
+            ),
+        ),
+        ("I9", "I24"),
+    ),
+    Mistake(
+        "who has voted and lost the lowest rank proposes again",
+        (
+            (
+                "src/bus/shelf/joint_pull.cc",
+                "  if (has_voted()) {\n    over_ = Outcome{};\n",
+                "  if (has_voted() && count_ == 0) {\n    over_ = Outcome{};\n",
+            ),
+        ),
+        ("I27",),
+    ),
+    Mistake(
+        "a proposal of an earlier pull is taken for one of now",
+        (
+            (
+                "src/bus/shelf/chair.cc",
+                "  if (proposal.count <= last) return;\n",
+                "  if (proposal.count < last - 1'000'000) return;\n",
+            ),
+        ),
+        ("I9", "I24"),
     ),
 )

@@ -75,12 +75,6 @@ void Batch::pull(CommandId id, const Pull& pull, Deadline deadline) {
   for (const Status& refused : {refuses(Direction::recv, true), matching_.can_recv(), misfit_}) {
     if (!refused.ok()) return self_.answer(id, refused);
   }
-  if (pull.together && matching_.own() && matching_.own()->members.size() > 1) {
-    return self_.answer(
-        id, {Code::unsupported, fmt::format("batch \"{}\": ranks of one side do not agree on a "
-                                            "version yet; pull with together=False",
-                                            self_.key.batch)});
-  }
   exchange_.pulling().pull(id, pull, deadline);
 }
 

@@ -110,6 +110,7 @@ void Herald::on_message(const PeerConnectionPtr& connection, const AgentMessage&
                  [](const ToSource auto&) {},
                  [](const ToReader auto&) {},
                  [](const ToPuller auto&) {},
+                 [](const AmongPullers auto&) {},
                  [](const OneOf<Subscribe, Leave, Hold> auto&) {},
              },
              message.body);

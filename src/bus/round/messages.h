@@ -286,14 +286,108 @@ void fields(Archive& a, Common& m) {
   a.list("doomed", m.doomed, most_slots);
 }
 
+// From a rank that pulls together with its side to the side's lowest rank: what it could have now,
+// of the shelves of the message's generation (0: it follows none). The serial is that of the pull.
+struct Propose {
+  std::uint64_t to = 0;  // the registration of the lowest rank
+  Rank rank = 0;         // who proposes, and its registration
+  std::uint64_t registration = 0;
+  std::int64_t count = 0;                 // of its registration: a later proposal counts
+  std::int64_t at = 0;                    // the last choice that it followed
+  std::optional<std::int64_t> version{};  // what its caller asks for: this one,
+  std::int64_t above = 0;                 // or one above
+  std::vector<std::int64_t> versions{};   // that all its sources have and its caller asks for
+  bool more = false;                      // some source has a later one to be kept
+  std::int64_t pinned = 0;                // that its sources keep; 0: none
+  friend bool operator==(const Propose&, const Propose&) = default;
+};
+template <typename Archive>
+void fields(Archive& a, Propose& m) {
+  a("to", m.to);
+  a.natural("rank", m.rank);
+  a("registration", m.registration);
+  a.natural("count", m.count);
+  a.natural("at", m.at);
+  a("version", m.version);
+  a("above", m.above);
+  a.list("versions", m.versions, most_slots);
+  a("more", m.more);
+  a.natural("pinned", m.pinned);
+}
+// What the lowest rank answers: read this version, or none; keep this one at the sources; or, to
+// pin, the newest that each source has and all later ones. It replaces all earlier choices.
+struct Choose {
+  std::int64_t number = 0;
+  std::int64_t version = 0;
+  std::int64_t keep = 0;
+  bool pin = false;
+  friend bool operator==(const Choose&, const Choose&) = default;
+};
+template <typename Archive>
+void fields(Archive& a, Choose& m) {
+  a.natural("number", m.number);
+  a.natural("version", m.version);
+  a.natural("keep", m.keep);
+  a("pin", m.pin);
+}
+// Of a rank, to the lowest: it has read what was chosen, or cannot.
+struct Vote {
+  std::int64_t number = 0;
+  bool read = false;
+  friend bool operator==(const Vote&, const Vote&) = default;
+};
+template <typename Archive>
+void fields(Archive& a, Vote& m) {
+  a.natural("number", m.number);
+  a("read", m.read);
+}
+// All ranks have read what was chosen.
+struct Decide {
+  std::int64_t number = 0;
+  std::int64_t version = 0;
+  friend bool operator==(const Decide&, const Decide&) = default;
+};
+template <typename Archive>
+void fields(Archive& a, Decide& m) {
+  a.natural("number", m.number);
+  a.natural("version", m.version);
+}
+// The pull is over without a version: at one rank, or as the lowest says at all.
+struct GiveUp {
+  Status status;
+  Absence absence = Absence::none;
+  std::int64_t version = 0;  // the last one, if the senders have closed
+  friend bool operator==(const GiveUp&, const GiveUp&) = default;
+};
+template <typename Archive>
+void fields(Archive& a, GiveUp& m) {
+  a("code", m.status.code);
+  a.message("message", m.status.message, longest_reason_told);
+  a("absence", m.absence);
+  a.natural("version", m.version);
+}
+// For messages: who has not pulled, and who has not read what was chosen.
+struct Waits {
+  std::vector<Rank> pulls;
+  std::vector<Rank> reads;
+  friend bool operator==(const Waits&, const Waits&) = default;
+};
+template <typename Archive>
+void fields(Archive& a, Waits& m) {
+  a.list("pulls", m.pulls, most_named);
+  a.list("reads", m.reads, most_named);
+}
+
 using MessageBody =
     std::variant<Subscribe, Join, Start, Leave, Look, Subscribed, Joined, Offer, Over, Sums, Moved,
-                 Follow, Begun, Ended, Shelved, Published, Finished, Hold, Held, Completed, Common>;
+                 Follow, Begun, Ended, Shelved, Published, Finished, Hold, Held, Completed, Common,
+                 Propose, Choose, Vote, Decide, GiveUp, Waits>;
 
-constexpr std::array<std::string_view, 21> kinds_of(const MessageBody*) {
-  return {"subscribe", "join",      "start",    "leave", "look",   "subscribed", "joined",
-          "offer",     "over",      "sums",     "moved", "follow", "begun",      "ended",
-          "shelved",   "published", "finished", "hold",  "held",   "completed",  "common"};
+constexpr std::array<std::string_view, 27> kinds_of(const MessageBody*) {
+  return {"subscribe", "join",      "start",    "leave",  "look",    "subscribed", "joined",
+          "offer",     "over",      "sums",     "moved",  "follow",  "begun",      "ended",
+          "shelved",   "published", "finished", "hold",   "held",    "completed",  "common",
+          "propose",   "choose",    "vote",     "decide", "give up", "waits"};
 }
 
 // Who says what to whom, for those who take some kinds of messages only.
@@ -305,6 +399,8 @@ template <typename T>
 concept ToPuller = OneOf<T, Shelved, Published, Finished, Held>;
 template <typename T>
 concept AmongSenders = OneOf<T, Follow, Begun, Ended, Completed, Common>;
+template <typename T>
+concept AmongPullers = OneOf<T, Propose, Choose, Vote, Decide, GiveUp, Waits>;
 
 struct AgentMessage {
   std::uint64_t sequence = 0;  // on this connection, from 1

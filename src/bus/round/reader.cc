@@ -130,6 +130,7 @@ void Reader::on_message(const PeerConnectionPtr& connection, const AgentMessage&
                  [](const ToSource auto&) {},
                  [](const ToPuller auto&) {},
                  [](const AmongSenders auto&) {},
+                 [](const AmongPullers auto&) {},
                  [](const OneOf<Subscribe, Leave, Hold> auto&) {},
              },
              message.body);

@@ -48,6 +48,7 @@ class Recv : public std::enable_shared_from_this<Recv> {
   bool damaged() const noexcept { return damaged_; }
 
   std::uint64_t serial() const noexcept { return serial_; }
+  std::int64_t generation() const noexcept { return generation_; }
   std::int64_t round() const noexcept { return round_; }
   RecvState state() const noexcept { return state_; }
   bool done() const noexcept { return state_ == RecvState::done; }

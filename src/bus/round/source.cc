@@ -68,6 +68,7 @@ void Source::on_message(const PeerConnectionPtr& connection, const AgentMessage&
                  [](const ToReader auto&) {},
                  [](const ToPuller auto&) {},
                  [](const AmongSenders auto&) {},
+                 [](const AmongPullers auto&) {},
                  [](const Hold&) {},
              },
              message.body);

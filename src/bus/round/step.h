@@ -30,6 +30,8 @@ enum class Step : std::uint8_t {
   slot_taken,  // a slot of a shelf is being filled
   published,   // a version is complete on a shelf
   pinning,     // a pull asks its sources to keep what they have
+  voted,       // a rank has read what its side pulls together
+  decided,     // the lowest rank has ended a pull of its side
   closing,
 };
 inline constexpr std::size_t step_count = static_cast<std::size_t>(Step::closing) + 1;

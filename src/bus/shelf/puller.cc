@@ -140,6 +140,7 @@ void Puller::on_message(const PeerConnectionPtr& connection, const AgentMessage&
                  [](const ToSource auto&) {},
                  [](const ToReader auto&) {},
                  [](const AmongSenders auto&) {},
+                 [](const AmongPullers auto&) {},
                  [](const OneOf<Subscribe, Leave, Hold> auto&) {},
              },
              message.body);
@@ -208,9 +209,9 @@ Supply Puller::supply(const Wanted& wanted) const {
 
 std::optional<Outcome> Puller::step(const Wanted& wanted) {
   if (recv_ != nullptr) {
-    recv_->step();
-    if (!recv_->done()) return std::nullopt;
-    if (auto outcome = take_read(wanted)) return outcome;
+    auto read = finish_read();
+    if (!read) return std::nullopt;
+    if (auto outcome = judge(*std::move(read), wanted)) return outcome;
   }
   if (!started() || (must_pin_ && !unpinned_.empty())) return std::nullopt;
   const Supply there = supply(wanted);
@@ -229,18 +230,24 @@ std::optional<Outcome> Puller::step(const Wanted& wanted) {
 }
 
 // A version that was taken back is gone at one source at least: nobody can pull it any more.
-std::optional<Outcome> Puller::take_read(const Wanted& wanted) {
+std::optional<Outcome> Puller::finish_read() {
+  recv_->step();
+  if (!recv_->done()) return std::nullopt;
   Outcome outcome = recv_->outcome();
   const std::int64_t version = recv_->round();
+  outcome.round = recv_->generation();
   recv_.reset();
-  if (outcome.status.code == Code::peer_lost) return std::nullopt;
-  if (outcome.status.code != Code::withdrawn) {
-    outcome.round = plan_.generation;
-    return outcome;
-  }
+  if (outcome.status.code != Code::withdrawn || outcome.round != plan_.generation) return outcome;
   log::debug("bus: rank {}: version {} of batch \"{}\" was recycled while it was read",
              context_.rank, version, plan_.batch);
   for (auto& [rank, source] : sources_) source.forget(version);
+  return outcome;
+}
+
+// Nothing: the pull goes on.
+std::optional<Outcome> Puller::judge(Outcome outcome, const Wanted& wanted) {
+  if (outcome.status.code == Code::peer_lost) return std::nullopt;
+  if (outcome.status.code != Code::withdrawn) return outcome;
   if (wanted.version) {
     outcome = {};
     outcome.absence = Absence::gone;
@@ -276,9 +283,8 @@ bool Puller::all_have(std::int64_t version) const {
       sources_, [&](const auto& each) { return each.second.view.versions.contains(version); });
 }
 
-// Something that is wanted is at one source at least, and is not what is pinned and still to come.
 bool Puller::is_pin_worth_it(const Wanted& wanted) const {
-  if (!unpinned_.empty()) return false;
+  if (!started() || !unpinned_.empty()) return false;
   if (wanted.version) return pinned_ != *wanted.version;
   const auto lacks_pinned = [&](const auto& each) {
     return each.second.view.lacks_for_good(pinned_);
@@ -303,7 +309,36 @@ void Puller::on_held(Rank rank, const Held& held) {
   must_pin_ = false;
   if (recv_ != nullptr) return;
   pinned_ = largest_held_;
-  if (pinned_ != 0) pin({pinned_});
+  if (pinned_ != 0 && narrows_) pin({pinned_});
+}
+
+std::vector<std::int64_t> Puller::offered(const Wanted& wanted) const {
+  std::vector<std::int64_t> versions;
+  if (!started() || sources_.empty()) return versions;
+  for (const std::int64_t version : sources_.begin()->second.view.versions) {
+    if (wanted.covers(version) && all_have(version)) versions.push_back(version);
+  }
+  return versions;
+}
+
+void Puller::keep_newest() {
+  narrows_ = false;
+  if (started()) pin_newest();
+}
+
+void Puller::keep(std::int64_t version) {
+  pinned_ = version;
+  must_pin_ = false;
+  if (version != 0) return pin({version});
+  unpinned_.clear();
+  if (holding_) pin({});
+}
+
+bool Puller::read_agreed(std::int64_t version, std::int64_t kept) {
+  if (!started() || sources_.empty() || !all_have(version)) return false;
+  pinned_ = kept;
+  read(version);
+  return true;
 }
 
 void Puller::pin(std::set<std::int64_t> versions) {
@@ -316,6 +351,8 @@ void Puller::rest() {
   recv_.reset();
   pinned_ = 0;
   must_pin_ = false;
+  narrows_ = true;
+  unpinned_.clear();
   if (holding_) pin({});
 }
 

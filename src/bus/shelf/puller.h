@@ -51,6 +51,23 @@ class Puller : public std::enable_shared_from_this<Puller> {
   std::optional<std::int64_t> finished_after() const noexcept { return finished_after_; }
   // Reads a version that is wanted, or waits for one. Its outcome, once it is over.
   std::optional<Outcome> step(const Wanted& wanted);
+  // Of a pull that others agree on: what all sources have and is wanted.
+  std::vector<std::int64_t> offered(const Wanted& wanted) const;
+  // Something that is wanted is at one source at least, and is not what is pinned and still to
+  // come.
+  bool is_pin_worth_it(const Wanted& wanted) const;
+  // Asks all sources to keep what they have and what they get, until something else is asked for.
+  void keep_newest();
+  // Asks them to keep this version; 0: none.
+  void keep(std::int64_t version);
+  // All sources have said what they keep, and which one of these is the largest.
+  bool has_pinned() const noexcept { return unpinned_.empty(); }
+  std::int64_t pinned() const noexcept { return pinned_; }
+  // Reads this version while another one is kept, too. False: not all sources have it.
+  bool read_agreed(std::int64_t version, std::int64_t kept);
+  // The outcome of what is being read, once it is over; `round` is its generation.
+  std::optional<Outcome> finish_read();
+
   // What is being read; null: nothing is.
   Recv* reading() const noexcept { return recv_.get(); }
   // The pull is over: its sources need keep nothing for it. What was read is dropped.
@@ -82,12 +99,11 @@ class Puller : public std::enable_shared_from_this<Puller> {
   void on_attached(Rank rank, std::size_t slot, const fabric::Completion& done);
   void start_when_attached();
   void on_held(Rank rank, const Held& held);
-  std::optional<Outcome> take_read(const Wanted& wanted);
+  std::optional<Outcome> judge(Outcome read, const Wanted& wanted);
   void read(std::int64_t version);
   // Asks all sources to keep what they have and what they get.
   void pin_newest();
   void pin(std::set<std::int64_t> versions);
-  bool is_pin_worth_it(const Wanted& wanted) const;
   bool all_have(std::int64_t version) const;
   void tell_all(const MessageBody& body);
 
@@ -106,6 +122,7 @@ class Puller : public std::enable_shared_from_this<Puller> {
   std::int64_t pinned_ = 0;  // that all sources keep once they have it; 0: none
   bool must_pin_ = false;    // what was read last was taken back
   bool holding_ = false;     // some source keeps something
+  bool narrows_ = true;      // once pinned nothing else is kept
 
   std::string trouble_;
   TimePoint retry_at_ = TimePoint::max();

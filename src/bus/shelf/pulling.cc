@@ -8,6 +8,7 @@
 namespace tensorbus::bus {
 
 void Pulling::follow(const Matching& matching) {
+  joint_.follow(matching.own());
   shelves_are_there_ = matching.finds_shelves();
   if (!matching.matched() || !matching.can_recv().ok() || !shelves_are_there_) return;
   if (puller_ == nullptr) puller_ = std::make_shared<Puller>(self_.context, self_.loan);
@@ -55,12 +56,14 @@ std::optional<Outcome> Pulling::step_head() {
     if (!recv->done()) return std::nullopt;
     return recv->outcome();
   }
-  auto outcome = puller_->step(wanted_by(head.pull));
+  const Wanted wanted = wanted_by(head.pull);
+  auto outcome = is_joint(head.pull) ? joint_.step(*puller_, wanted) : puller_->step(wanted);
   if (const Recv* recv = puller_->reading();
       recv != nullptr && head.telling.has_come(self_.context.now)) {
     self_.context.channel.progress(head.id, recv->bytes_done(), recv->bytes_total());
   }
   if (outcome || started() || shelves_are_there_ || !puller_->finished_after()) return outcome;
+  if (reads() || joint_.has_voted()) return outcome;
   // The senders have closed, and what they had is gone with their agents.
   outcome.emplace().absence = Absence::ended;
   return outcome;
@@ -68,7 +71,8 @@ std::optional<Outcome> Pulling::step_head() {
 
 void Pulling::finish_head(Outcome outcome) {
   self_.context.at(Step::received);
-  if (outcome.absence != Absence::none) explain_absence(outcome);
+  if (outcome.absence != Absence::none && outcome.status.ok()) explain_absence(outcome);
+  joint_.end(outcome);
   if (outcome.status.ok()) {
     read_in_ = outcome.round;
     last_read_ = outcome.version;
@@ -99,21 +103,23 @@ void Pulling::step() {
   expire();
   while (!queue_.empty()) {
     auto outcome = step_head();
-    if (!outcome) return;
+    if (!outcome) break;
     finish_head(*std::move(outcome));
   }
+  joint_.rest();
 }
 
 // Only the head may be reading; what it borrows is free again when its outcome comes.
 void Pulling::end(std::size_t at, const Status& why) {
   Queued& queued = queue_[at];
   if (!queued.why.ok()) return;
+  Outcome outcome;
+  outcome.status = why;
+  if (at == 0) joint_.end(outcome);
   if (at == 0 && reads() && !puller_->reading()->done()) {
     queued.why = why;
     return puller_->reading()->end(why);
   }
-  Outcome outcome;
-  outcome.status = why;
   if (at == 0 && puller_ != nullptr) puller_->rest();
   self_.complete(queued.id, std::move(outcome));
   queue_.erase(queue_.begin() + static_cast<std::ptrdiff_t>(at));
@@ -132,6 +138,7 @@ void Pulling::fail(const Status& why) {
 
 void Pulling::close(const Status& why) {
   fail(why);
+  joint_.close();
   if (puller_ != nullptr) puller_->leave(why);
 }
 
@@ -146,6 +153,9 @@ void Pulling::expire() {
 }
 
 std::string Pulling::waits_for(const Pull& pull) const {
+  if (is_joint(pull) && (started() || joint_.has_voted())) {
+    if (const std::string others = joint_.waits_for(); !others.empty()) return others;
+  }
   if (!started()) {
     const std::string why = trouble();
     return "the senders, whose shelves this rank has not joined" +
@@ -158,7 +168,7 @@ std::string Pulling::waits_for(const Pull& pull) const {
 }
 
 TimePoint Pulling::wake_at() const {
-  TimePoint at = TimePoint::max();
+  TimePoint at = joint_.wake_at();
   for (const Queued& queued : queue_) {
     if (queued.why.ok()) at = std::min(at, queued.deadline.at());
   }
@@ -169,6 +179,7 @@ TimePoint Pulling::wake_at() const {
 }
 
 void Pulling::on_message(const PeerConnectionPtr& connection, const AgentMessage& message) {
+  joint_.on_message(connection, message);
   if (puller_ != nullptr && puller_->knows(message.serial)) {
     puller_->on_message(connection, message);
   }
@@ -179,6 +190,7 @@ void Pulling::on_up(const PeerConnectionPtr& connection) {
 }
 
 void Pulling::on_lost(const PeerConnectionPtr& connection, const Status& why) {
+  joint_.on_lost(connection, why);
   if (puller_ != nullptr) puller_->on_lost(connection, why);
 }
 

@@ -11,13 +11,14 @@
 #include "bus/registration/course.h"
 #include "bus/registration/matching.h"
 #include "bus/registration/telling_time.h"
+#include "bus/shelf/joint_pull.h"
 #include "bus/shelf/puller.h"
 
 namespace tensorbus::bus {
 
 class Pulling {
  public:
-  explicit Pulling(OwnRegistration& self) : self_(self), course_(self) {}
+  explicit Pulling(OwnRegistration& self) : self_(self), course_(self), joint_(self) {}
 
   // Joins the shelves that are there now, unless it has.
   void follow(const Matching& matching);
@@ -56,6 +57,8 @@ class Pulling {
     TellingTime telling{};
   };
 
+  // Together with the other ranks of the side.
+  bool is_joint(const Pull& pull) const noexcept { return pull.together && joint_.has_others(); }
   Wanted wanted_by(const Pull& pull) const;
   std::optional<Outcome> step_head();
   void finish_head(Outcome outcome);
@@ -66,6 +69,7 @@ class Pulling {
 
   OwnRegistration& self_;
   Course course_;
+  JointPull joint_;
   std::shared_ptr<Puller> puller_;
   std::deque<Queued> queue_;
   std::int64_t read_in_ = 0;    // the generation of what was last pulled

@@ -236,6 +236,7 @@ std::vector<std::string> Checks::on_message(const fabric::Identity& from,
   if (std::holds_alternative<Subscribe>(message.body) ||
       std::holds_alternative<Subscribed>(message.body) ||
       std::holds_alternative<Shelved>(message.body) ||
+      std::holds_alternative<Propose>(message.body) ||
       std::holds_alternative<Follow>(message.body)) {
     newest_serial_[connection] = message.serial;
     newest_of_[{connection, message.generation}] = message.serial;

@@ -23,9 +23,15 @@ std::string ShelfUser::doing() const {
                      pending_ ? "its command is pending" : "idle");
 }
 
+// Nobody hears of its outcome.
+void ShelfUser::drop_pending() {
+  pending_.reset();
+  world_.joint_pulls.end(side_.name, rank_, world_.checks.steps(), std::nullopt);
+}
+
 void ShelfUser::die() {
   phase_ = Phase::init;
-  pending_.reset();
+  drop_pending();
   filling_.reset();
   loan_.reset();
   after_error_.clear();
@@ -34,7 +40,7 @@ void ShelfUser::die() {
 
 void ShelfUser::lose_agent() {
   const bool enlisting = phase_ == Phase::enlist && pending_;
-  pending_.reset();
+  drop_pending();
   filling_.reset();
   after_error_.clear();
   if (phase_ == Phase::init) return;
@@ -48,6 +54,7 @@ void ShelfUser::lose_agent() {
 void ShelfUser::close() {
   if (phase_ != Phase::work && phase_ != Phase::enlist) return;
   if (pending_) node().cancel(pending_->id, {Code::cancelled, "the user closes"});
+  drop_pending();
   leave();
   phase_ = Phase::closed;
 }
@@ -102,7 +109,19 @@ void ShelfUser::pass_time() {
     if (enlists) world_.checks.note_leaving(life(), 0);
     node().cancel(pending_->id, {Code::cancelled, "the user lost interest"});
   }
-  if (passed(pending_->due) && enlists) world_.checks.note_leaving(life(), 0);
+  if (passed(pending_->due)) {
+    pending_->late_for = 1;
+    if (enlists) world_.checks.note_leaving(life(), 0);
+  }
+  check_ends();
+}
+
+// Without faults a pull is over soon after its deadline, whatever the others do.
+void ShelfUser::check_ends() {
+  constexpr std::uint64_t soon = 20'000;
+  if (pending_->late_for == 0 || !world_.healed()) return;
+  if (++pending_->late_for != soon || phase_ != Phase::work || publishes()) return;
+  world_.violate("I23", fmt::format("rank {}: a pull does not end", rank_));
 }
 
 void ShelfUser::submit(Pending pending, Command command, std::shared_ptr<Loan> loan,
@@ -253,9 +272,12 @@ void ShelfUser::pull() {
   const auto kind = world_.resting() ? 0 : world_.cluster.random(4);
   if (kind == 2) command.newer_than = last_version_;
   if (kind == 3) command.version = std::max<std::int64_t>(1, last_version_ + 1);
+  command.together = world_.together() && side_.ranks.size() > 1;
   Pending pending;
   pending.pull = command;
-  pending.at_rest = world_.rested();
+  pending.plain = world_.resting();
+  pending.at_rest = world_.rested() && (!command.together || world_.pulls_what_is_there(side_));
+  if (command.together) world_.joint_pulls.begin(side_.name, rank_, world_.checks.steps());
   submit(pending, command, nullptr, seconds(1));
 }
 
@@ -266,16 +288,21 @@ void ShelfUser::check_untouched() {
 }
 
 void ShelfUser::on_pulled(const Pending& pending, const Outcome& outcome) {
+  const bool together = pending.pull.together;
+  std::optional<JointPulls::Result> result;
+  if (outcome.status.ok()) result.emplace(outcome.round, outcome.version);
+  if (together) world_.joint_pulls.end(side_.name, rank_, world_.checks.steps(), result);
   if (outcome.status.ok()) {
+    if (together) ++world_.report.counts["joint pulls"];
     ++successes;
     ++world_.report.counts["pulls"];
     return check_pulled(pending, outcome);
   }
   world_.say("rank {}: pull: {}", rank_, outcome.status.message);
-  ++world_.report.counts["failed pulls"];
+  ++world_.report.counts[together ? "failed joint pulls" : "failed pulls"];
   after_error_.assign(loan_->numbers(0).begin(), loan_->numbers(0).end());
   if (outcome.status.code == Code::invalid_argument) phase_ = Phase::enlist;
-  if (outcome.absence == Absence::gone && !pending.pull.version) {
+  if (outcome.absence == Absence::gone && !pending.pull.version && !together) {
     world_.violate("I23", fmt::format("rank {}: no version was named, and it is gone", rank_));
   }
   if (pending.at_rest) {

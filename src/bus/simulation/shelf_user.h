@@ -30,6 +30,10 @@ class ShelfUser final : public User {
   bool rests() const noexcept {
     return phase_ == Phase::work && !filling_ && (!pending_ || !shelving_);
   }
+  // It waits for nothing that may never come while the world rests.
+  bool pulls_what_is_there() const noexcept {
+    return phase_ == Phase::work && (!pending_ || pending_->plain);
+  }
   Life life() const noexcept { return {rank_, life_}; }
 
  private:
@@ -40,7 +44,9 @@ class ShelfUser final : public User {
     std::optional<TimePoint> expires_at{};
     std::optional<TimePoint> cancels_at{};
     std::optional<TimePoint> due{};
+    std::uint64_t late_for = 0;  // in steps without faults
     Pull pull{};
+    bool plain = false;    // a pull of what there is, begun while all rested
     bool at_rest = false;  // all publishers did when it began
   };
   struct Filling {
@@ -54,6 +60,8 @@ class ShelfUser final : public User {
   void on_enlisted(const Pending& pending, const Outcome& outcome);
   void on_published(const Outcome& outcome);
   void on_pulled(const Pending& pending, const Outcome& outcome);
+  void drop_pending();
+  void check_ends();
   void check_pulled(const Pending& pending, const Outcome& outcome);
   void check_newest(const Outcome& outcome, Life source);
   void init();

@@ -33,6 +33,7 @@ World::World(std::uint64_t seed, const Faults& faults)
   if (faults_.slow && odds(4)) cluster.weather.queue = 2 + cluster.random(3);
   if (faults_.slow && odds(4)) cluster.weather.words = 8 + cluster.random(8);
   shelved_ = odds(4);
+  together_ = shelved_ && !odds(3);
   keep_ = 2 + cluster.random(2);
   two_way_ = !shelved_ && odds(3);
   linked_ = !shelved_ && !two_way_ && odds(2);
@@ -87,7 +88,7 @@ void World::violate(const std::string& invariant, const std::string& what) {
 // A worker that has not registered has no memory to take back, and one with a shelf lends none.
 bool can_hit(const std::string& fault, Step step) {
   constexpr std::array without{Step::started, Step::pairing, Step::slot_taken, Step::published,
-                               Step::pinning};
+                               Step::pinning, Step::voted,   Step::decided};
   return fault != "raise" || std::ranges::find(without, step) == without.end();
 }
 
@@ -137,6 +138,13 @@ std::int64_t World::newest_of_all(Life sender) const {
     if (count == senders.size()) newest = version;
   }
   return newest;
+}
+
+bool World::pulls_what_is_there(const UserSide& side) const {
+  return std::ranges::all_of(users_, [&](const auto& user) {
+    const bool other_side = std::ranges::find(side.ranks, user->rank()) == side.ranks.end();
+    return other_side || static_cast<const ShelfUser&>(*user).pulls_what_is_there();
+  });
 }
 
 std::optional<Life> World::publisher() const {
@@ -191,6 +199,9 @@ Report World::run() {
   if (report.violations.empty()) expect_progress(most_steps_after);
   if (report.violations.empty() && shelved_) expect_newest(most_steps_after);
   if (report.violations.empty()) finish();
+  if (const std::string diverged = joint_pulls.divergence(); !diverged.empty()) {
+    violate("I27", diverged);
+  }
   return std::move(report);
 }
 

@@ -15,6 +15,7 @@
 #include <vector>
 
 #include "bus/simulation/checks.h"
+#include "bus/simulation/joint_pulls.h"
 #include "bus/simulation/users.h"
 #include "tensorbus/layout.h"
 
@@ -172,8 +173,11 @@ class World {
   bool calm() const noexcept { return calm_; }
   // Users send state dicts, whose names and shapes all of them change from time to time.
   bool linked() const noexcept { return linked_; }
-  // Users publish and pull.
+  // Users publish and pull; and all ranks of a side pull together.
   bool shelved() const noexcept { return shelved_; }
+  bool together() const noexcept { return together_; }
+  // No user of the side waits for a version that was to come when they still published.
+  bool pulls_what_is_there(const UserSide& side) const;
   // The newest version of a generation that all its senders have told their agents of; 0: none.
   std::int64_t newest_of_all(Life sender) const;
   // One of those who publish now, if all are in one generation.
@@ -194,6 +198,7 @@ class World {
   std::map<std::tuple<Life, std::int64_t>, std::map<Rank, ReaderOutcome>> sent;
   std::set<std::tuple<Life, std::int64_t, Rank>> read;       // by whom
   std::set<std::pair<Life, std::int64_t>> shelved_versions;  // and whose
+  JointPulls joint_pulls;
 
  private:
   void make_sides();
@@ -220,6 +225,7 @@ class World {
   bool two_way_ = false;
   bool linked_ = false;
   bool shelved_ = false;
+  bool together_ = false;
   std::size_t keep_ = 2;
   bool resting_ = false;
   bool rested_ = false;
