@@ -15,12 +15,36 @@ constexpr std::uint64_t serial_mask = ~std::uint64_t{0xFFFF};
 
 }  // namespace
 
+Subscribe JoinPlan::wish(Rank reader, Rank source) const {
+  Subscribe wish{batch, group, reader, side, registration, fingerprint, {}};
+  for (std::size_t at = 0; at < streams.size(); ++at) {
+    const auto& ranks = streams[at].source.ranks;
+    if (std::ranges::find(ranks, source) == ranks.end()) continue;
+    wish.streams.push_back(static_cast<std::int64_t>(at));
+  }
+  return wish;
+}
+
+std::uint64_t draw_serial(const Context& context) {
+  return (context.random() & serial_mask) | (std::uint64_t{1} << 16);
+}
+
+void JoinTrouble::fail(std::string why, TimePoint now) {
+  why_ = std::move(why);
+  backoff_ = std::clamp(backoff_ * 2, shortest_backoff, longest_backoff);
+  retry_at_ = now + backoff_;
+}
+
+void JoinTrouble::end() noexcept {
+  why_.clear();
+  backoff_ = Duration::zero();
+}
+
 void Reader::join(JoinPlan plan) {
   plan_ = std::move(plan);
-  serial_ = (context_.random() & serial_mask) | (std::uint64_t{1} << 16);
+  serial_ = draw_serial(context_);
   if (plan_.streams.size() > most_streams) {
-    trouble_ = fmt::format("a rank reads from more than {} groups of sources", most_streams);
-    return;
+    return fail_joining(fmt::format("a rank reads from more than {} groups", most_streams));
   }
   streams_.clear();
   parts_.clear();
@@ -48,18 +72,11 @@ void Reader::ask(Rank rank, SourceEnd& source) {
   source.asked = true;
   log::debug("bus: rank {} subscribes to rank {} for batch \"{}\", generation {}", context_.rank,
              rank, plan_.batch, plan_.generation);
-  Subscribe wish{plan_.batch,       plan_.group, context_.rank, plan_.side, plan_.registration,
-                 plan_.fingerprint, {}};
-  for (std::size_t at = 0; at < streams_.size(); ++at) {
-    const auto& ranks = streams_[at]->source.ranks;
-    if (std::ranges::find(ranks, rank) == ranks.end()) continue;
-    wish.streams.push_back(static_cast<std::int64_t>(at));
-  }
-  context_.connections.send(*source.connection, plan_.generation, serial_, std::move(wish));
+  context_.connections.send(*source.connection, plan_.generation, serial_,
+                            plan_.wish(context_.rank, rank));
 }
 
 void Reader::fail_joining(const std::string& why) {
-  trouble_ = why;
   for (auto& [rank, source] : sources_) {
     if (source.connection && source.asked) {
       context_.connections.send(*source.connection, plan_.generation, serial_, Leave{});
@@ -67,8 +84,7 @@ void Reader::fail_joining(const std::string& why) {
   }
   sources_.clear();
   phase_ = Phase::idle;
-  backoff_ = std::clamp(backoff_ * 2, shortest_backoff, longest_backoff);
-  retry_at_ = context_.now + backoff_;
+  trouble_.fail(why, context_.now);
 }
 
 void Reader::leave(const Status& why, std::optional<Rank> rank) {
@@ -220,8 +236,7 @@ void Reader::start_when_joined() {
   phase_ = Phase::started;
   context_.at(Step::joined);
   started_in_ = plan_.generation;
-  backoff_ = Duration::zero();
-  trouble_.clear();
+  trouble_.end();
   for (auto& [rank, source] : sources_) {
     context_.connections.send(*source.connection, plan_.generation, serial_, Start{first});
     if (source.view.floor < first) source.view = {first, false};

@@ -30,6 +30,29 @@ struct JoinPlan {
   std::vector<TensorView> targets;                         // in the senders' order
   std::map<Rank, Verify> verify;                           // whose checksums are compared
   std::shared_ptr<const std::vector<std::string>> labels;  // of the tensors, if any are
+
+  // What a reader asks of one source: the streams that come from it.
+  Subscribe wish(Rank reader, Rank source) const;
+};
+
+// Of the subscriptions that are made in one joining: the numbers of its streams begin with it.
+std::uint64_t draw_serial(const Context& context);
+
+// Why joining failed, and when to try again: later after every failure.
+class JoinTrouble {
+ public:
+  void fail(std::string why, TimePoint now);
+  void end() noexcept;
+  // For messages; empty if nothing has failed.
+  const std::string& why() const noexcept { return why_; }
+  // Max if nothing has failed, or it is being tried again.
+  TimePoint retry_at() const noexcept { return retry_at_; }
+  void retry() noexcept { retry_at_ = TimePoint::max(); }
+
+ private:
+  std::string why_;
+  TimePoint retry_at_ = TimePoint::max();
+  Duration backoff_ = Duration::zero();
 };
 
 class Reader : public std::enable_shared_from_this<Reader> {
@@ -56,13 +79,13 @@ class Reader : public std::enable_shared_from_this<Reader> {
   void forget_start() noexcept { started_in_ = 0; }
   std::uint64_t fingerprint() const noexcept { return plan_.fingerprint; }
   // Why joining failed last; for messages.
-  const std::string& trouble() const noexcept { return trouble_; }
+  const std::string& trouble() const noexcept { return trouble_.why(); }
   // The sources that were lost when the reader last left.
   const std::vector<Rank>& lost() const noexcept { return lost_; }
   // After a failure the reader waits a little: until then join() is not called.
-  bool waits() const noexcept { return retry_at_ != TimePoint::max(); }
-  TimePoint retry_at() const noexcept { return retry_at_; }
-  void retry() noexcept { retry_at_ = TimePoint::max(); }
+  bool waits() const noexcept { return retry_at() != TimePoint::max(); }
+  TimePoint retry_at() const noexcept { return trouble_.retry_at(); }
+  void retry() noexcept { trouble_.retry(); }
   // Whether the reader has something to read in rounds up to this one.
   bool goes_on(std::int64_t last_round) const;
   // Ends the reader's subscriptions at all sources; a recv that runs fails with this, naming
@@ -157,10 +180,8 @@ class Reader : public std::enable_shared_from_this<Reader> {
   std::vector<std::shared_ptr<Fold>> folds_;
   std::map<Rank, SourceEnd> sources_;
   std::shared_ptr<Recv> recv_;
-  std::string trouble_;
+  JoinTrouble trouble_;
   std::vector<Rank> lost_;
-  TimePoint retry_at_ = TimePoint::max();
-  Duration backoff_ = Duration::zero();
 };
 
 }  // namespace tensorbus::bus

@@ -8,13 +8,6 @@
 #include "base/log.h"
 
 namespace tensorbus::bus {
-namespace {
-
-constexpr Duration soonest_rejoin = std::chrono::milliseconds(20);
-constexpr Duration latest_rejoin = std::chrono::seconds(1);
-constexpr std::uint64_t serial_bits = ~std::uint64_t{0xFFFF};
-
-}  // namespace
 
 const Puller::SlotEnd* Puller::SourceEnd::find(std::int64_t version) const {
   const auto found = std::ranges::find(slots, version, &SlotEnd::version);
@@ -47,7 +40,7 @@ void Puller::replace(std::shared_ptr<Loan> loan, std::vector<TensorView> targets
 void Puller::join(JoinPlan plan) {
   if (plan.generation != plan_.generation) finished_after_.reset();
   plan_ = std::move(plan);
-  serial_ = (context_.random() & serial_bits) | (std::uint64_t{1} << 16);
+  serial_ = draw_serial(context_);
   streams_.clear();
   for (const plan::Stream& stream : plan_.streams) {
     streams_.push_back(std::make_shared<const plan::Stream>(stream));
@@ -72,18 +65,11 @@ void Puller::join(JoinPlan plan) {
 
 void Puller::ask(Rank rank, SourceEnd& source) {
   source.asked = true;
-  Subscribe wish{plan_.batch,       plan_.group, context_.rank, plan_.side, plan_.registration,
-                 plan_.fingerprint, {}};
-  for (std::size_t at = 0; at < streams_.size(); ++at) {
-    const auto& ranks = streams_[at]->source.ranks;
-    if (std::ranges::find(ranks, rank) == ranks.end()) continue;
-    wish.streams.push_back(static_cast<std::int64_t>(at));
-  }
-  context_.connections.send(*source.connection, plan_.generation, serial_, std::move(wish));
+  context_.connections.send(*source.connection, plan_.generation, serial_,
+                            plan_.wish(context_.rank, rank));
 }
 
 void Puller::fail_joining(const std::string& why) {
-  trouble_ = why;
   for (auto& [rank, source] : sources_) {
     if (source.connection && source.asked) {
       context_.connections.send(*source.connection, plan_.generation, serial_, Leave{});
@@ -94,8 +80,7 @@ void Puller::fail_joining(const std::string& why) {
   unpinned_.clear();
   pinned_ = 0;
   must_pin_ = holding_ = false;
-  backoff_ = std::clamp(backoff_ * 2, soonest_rejoin, latest_rejoin);
-  retry_at_ = context_.now + backoff_;
+  trouble_.fail(why, context_.now);
 }
 
 void Puller::leave(const Status& why) {
@@ -191,8 +176,7 @@ void Puller::start_when_attached() {
   }
   phase_ = Phase::started;
   context_.at(Step::joined);
-  backoff_ = Duration::zero();
-  trouble_.clear();
+  trouble_.end();
   finished_after_.reset();
   for (const auto& [rank, source] : sources_) {
     if (source.view.finished) finished_after_ = source.view.newest;

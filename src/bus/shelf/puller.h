@@ -33,10 +33,10 @@ class Puller : public std::enable_shared_from_this<Puller> {
   std::int64_t generation() const noexcept { return plan_.generation; }
   std::uint64_t fingerprint() const noexcept { return plan_.fingerprint; }
   // Why joining failed last; for messages.
-  const std::string& trouble() const noexcept { return trouble_; }
+  const std::string& trouble() const noexcept { return trouble_.why(); }
   // After a failure: when to join again; max if nothing has failed.
-  TimePoint retry_at() const noexcept { return retry_at_; }
-  void retry() noexcept { retry_at_ = TimePoint::max(); }
+  TimePoint retry_at() const noexcept { return trouble_.retry_at(); }
+  void retry() noexcept { trouble_.retry(); }
   // Ends the subscriptions; what is being read is dropped.
   void leave(const Status& why);
 
@@ -124,9 +124,7 @@ class Puller : public std::enable_shared_from_this<Puller> {
   bool holding_ = false;     // some source keeps something
   bool narrows_ = true;      // once pinned nothing else is kept
 
-  std::string trouble_;
-  TimePoint retry_at_ = TimePoint::max();
-  Duration backoff_ = Duration::zero();
+  JoinTrouble trouble_;
 };
 
 }  // namespace tensorbus::bus
