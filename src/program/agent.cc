@@ -8,6 +8,7 @@
 #include <iostream>
 #include <map>
 #include <memory>
+#include <optional>
 #include <thread>
 #include <vector>
 
@@ -16,6 +17,7 @@
 #include "bus/files/dump.h"
 #include "bus/files/paths.h"
 #include "bus/host/daemon.h"
+#include "copy/thread_count.h"
 #include "fabric/core/port_range.h"
 #include "os/io/fd.h"
 #include "program/commands.h"
@@ -33,6 +35,7 @@ struct AgentOptions {
   std::string state;
   std::string bind;
   std::string ports;
+  std::optional<std::int64_t> copy_threads;
   Reached reached;
   std::string dump;
   int spawn = 1;
@@ -88,6 +91,7 @@ int serve(const AgentOptions& options) {
   daemon.state_path = path_for(options.state, options.rank, bus::default_state_path);
   daemon.bind = options.bind;
   daemon.ports = fabric::parse_port_range(options.ports);
+  daemon.copy_threads = options.copy_threads;
   daemon.reached = options.reached;
   bus::Daemon agent(store, daemon, deadline);
 
@@ -175,6 +179,7 @@ int run_agents(AgentOptions options) {
   if (options.bind.empty()) options.bind = config::variable("TENSORBUS_BIND").value_or("");
   check(options);
   fabric::parse_port_range(options.ports);
+  copy::threads_asked_for(options.copy_threads);
   return options.spawn == 1 ? serve(options) : serve_several(options);
 }
 
@@ -204,6 +209,9 @@ void add_agent(CLI::App& app, Run& run, const Reached& reached) {
   command->add_option("--ports", options->ports,
                       "Ports A-B that may be listened on there; some more than agents (default: "
                       "$TENSORBUS_PORTS; without: any)");
+  command->add_option("--copy-threads", options->copy_threads,
+                      "Threads that copy for a rank, 1 to 8 (default: $TENSORBUS_COPY_THREADS; "
+                      "without: the cores, divided by the agents of this host)");
   command->add_option("--dump", options->dump,
                       "Print the command queue or state FILE of an agent, which may be running, as "
                       "names and values, and do nothing else");

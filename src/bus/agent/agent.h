@@ -33,6 +33,9 @@ struct AgentParts {
   std::function<std::uint64_t()> random;        // incarnations, serials
   std::string secret;                           // what the fabrics of all agents know
   std::function<void(Step)> reached = nullptr;  // told of every step
+  // Told how many agents this host has, whenever that changes; answers how many threads a copy of
+  // this rank may take. May be empty.
+  std::function<std::size_t(std::size_t agents_here)> copy_threads = nullptr;
 };
 
 struct AgentOptions {
@@ -107,6 +110,9 @@ class Agent {
   void look_at_self(const std::optional<std::string>& value);
   // The fabric lets those agents in that are in the directory.
   void admit(const Changed& changed);
+  // Those of this host share its cores.
+  void count_agent(const Changed& changed);
+  void share_cores();
   // commands.cc
   void init_pair(const Submission& submission, const InitPair& pair);
   void register_batch(const Submission& submission, const RegisterBatch& command);
@@ -153,6 +159,7 @@ class Agent {
   std::vector<Held> held_;            // subscriptions that cannot be answered yet
   std::set<std::string> changed_;     // batches whose records changed
   bool changed_pairs_ = false;
+  std::set<std::string> agents_here_;  // the others, by the keys of their records
   const std::uint64_t incarnation_;
   bool seen_self_ = false;
   Status replaced_;  // another agent has this rank now

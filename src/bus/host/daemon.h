@@ -3,6 +3,7 @@
 
 #include <functional>
 #include <memory>
+#include <optional>
 #include <string>
 
 #include "bus/files/lmdb_state.h"
@@ -26,6 +27,9 @@ struct DaemonOptions {
   std::string state_path;
   std::string bind;           // the address on which other hosts reach it; empty: this host only
   fabric::PortRange ports{};  // that it listens on there
+  // Threads that copy for this rank; nothing: as TENSORBUS_COPY_THREADS says, else the cores are
+  // shared among the agents of this host.
+  std::optional<std::int64_t> copy_threads{};
   std::function<void(Step)> reached{};  // told of every step of the protocol; may be empty
 };
 
