@@ -190,8 +190,8 @@ class Publisher {
                   soon()),
         client_(embedded_.connect(), embedded_.pool(), embedded_.crew()),
         from_(from) {
-    client_.init_pair({"shelf", "trainer", "", 1, bus::SideLayout{{1}, {Replicate{}}}, true}, true,
-                      soon());
+    client_.init_pair({"shelf", "trainer", "", 1, bus::SideLayout{{1}, {Replicate{}}, {}}, true},
+                      true, soon());
     std::vector<bus::BatchTensor> items;
     for (const TensorView& tensor : from) {
       items.push_back({tensor, "shelf", std::to_string(items.size()), std::nullopt});
@@ -246,7 +246,7 @@ std::vector<Row> run() {
   if (os::usable_cores() < 2) fmt::print("only one core: figures of two threads mean nothing\n");
   // All processes before the first thread.
   Crew crew;
-  for (const Rank rank : {source, 1, 2}) crew.add(rank, be_a_rank);
+  for (const Rank rank : {source, Rank{1}, Rank{2}}) crew.add(rank, be_a_rank);
   StoreServerOptions options;
   options.port = 0;
   const StoreServer server(options);
