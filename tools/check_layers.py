@@ -29,7 +29,7 @@ MAY_USE: dict[str, set[str]] = {
     "tensor": {"base"},
     "plan": {"base", "tensor"},
     "plan/report": {"base", "tensor", "plan"},
-    "copy": {"base", "tensor", "plan"},
+    "copy": {"base", "os/process", "tensor", "plan"},
     "store/common": BELOW_STORE,
     "store/protocol": BELOW_STORE | {"store/common"},
     "store/engine": BELOW_STORE | {"store/common", "store/protocol"},

@@ -39,6 +39,10 @@ struct BusOptions {
   std::uint16_t last_port = 0;
   std::shared_ptr<fabric::Pool> pool{};  // tensors in it are mapped by readers; null: its own
   Deadline deadline = Deadline::after(std::chrono::seconds(30));  // to reach the store
+  // Threads that copy for this rank, 1 to 8, the caller's included. Nothing: as
+  // TENSORBUS_COPY_THREADS says, else the cores that this process may use, divided by the agents of
+  // this host.
+  std::optional<std::int64_t> copy_threads{};
 };
 
 // Where the calling rank stands in a pair: on the side `local`, with `world_size` ranks.

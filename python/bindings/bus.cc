@@ -18,6 +18,7 @@
 #include "bus/host/daemon.h"
 #include "bus/host/embedded.h"
 #include "bus/socket/connection.h"
+#include "copy/thread_count.h"
 #include "gil.h"
 #include "intake.h"
 #include "os/io/poll.h"
@@ -109,9 +110,12 @@ using Ports = std::pair<std::uint16_t, std::uint16_t>;  // the first and the las
 
 class BusClient {
  public:
+  using CopyThreads = std::optional<std::int64_t>;
+
   BusClient(std::string queue_path, std::string state_path, std::string space, Rank rank,
-            Timeout timeout)
+            Timeout timeout, CopyThreads copy_threads)
       : rank_(rank) {
+    const auto asked_for = copy::threads_asked_for(copy_threads);
     bus::SocketConnectionOptions options;
     options.queue_path = std::move(queue_path);
     options.state_path = std::move(state_path);
@@ -122,18 +126,24 @@ class BusClient {
       return bus::offer(loan, *pool, *pool);
     };
     client_ = Owned(std::make_unique<bus::Client>(
-        bus::connect_to_agent(std::move(options), deadline(timeout)), process_pool()));
+        bus::connect_to_agent(std::move(options), deadline(timeout)), process_pool(),
+        asked_for ? std::make_shared<copy::Crew>(*asked_for) : nullptr));
   }
 
   BusClient(std::shared_ptr<Store> store, std::optional<Rank> rank, std::string space,
-            std::string bind, Ports ports, Timeout timeout)
+            std::string bind, Ports ports, Timeout timeout, CopyThreads copy_threads)
       : rank_(0) {
-    embedded_ = Owned(std::make_unique<bus::Embedded>(
-        std::move(store),
-        bus::EmbeddedOptions{
-            rank, std::move(space), process_pool(), std::move(bind), {ports.first, ports.second}},
-        deadline(timeout)));
-    client_ = Owned(std::make_unique<bus::Client>(embedded_->connect(), embedded_->pool()));
+    embedded_ =
+        Owned(std::make_unique<bus::Embedded>(std::move(store),
+                                              bus::EmbeddedOptions{rank,
+                                                                   std::move(space),
+                                                                   process_pool(),
+                                                                   std::move(bind),
+                                                                   {ports.first, ports.second},
+                                                                   copy_threads},
+                                              deadline(timeout)));
+    client_ = Owned(
+        std::make_unique<bus::Client>(embedded_->connect(), embedded_->pool(), embedded_->crew()));
     rank_ = embedded_->rank();
   }
 
@@ -297,10 +307,11 @@ void init_pair(BusClient& client, std::string pair, std::string local, std::stri
 }
 
 void embed(BusClient* place, nb::object store, std::optional<Rank> rank, std::string space,
-           std::string bind, Ports ports, Timeout timeout) {
+           std::string bind, Ports ports, Timeout timeout, BusClient::CopyThreads copy_threads) {
   std::shared_ptr<Store> kept = keep_as<Store>(std::move(store));
   const WithoutGil without_gil;
-  new (place) BusClient(std::move(kept), rank, std::move(space), std::move(bind), ports, timeout);
+  new (place) BusClient(std::move(kept), rank, std::move(space), std::move(bind), ports, timeout,
+                        copy_threads);
 }
 
 nb::object look(BusClient& client, Timeout timeout) {
@@ -371,14 +382,27 @@ void bind_transfer(nb::module_& module) {
 
 void bind_client(nb::module_& module) {
   nb::class_<BusClient>(module, "BusClient", "See tensorbus.TensorBusClient.")
-      .def(nb::init<std::string, std::string, std::string, Rank, Timeout>(), nb::arg("queue_path"),
-           nb::arg("state_path"), nb::arg("namespace"), nb::arg("rank"), nb::arg("timeout").none(),
-           Release())
+      .def(nb::init<std::string, std::string, std::string, Rank, Timeout, BusClient::CopyThreads>(),
+           nb::arg("queue_path"), nb::arg("state_path"), nb::arg("namespace"), nb::arg("rank"),
+           nb::arg("timeout").none(), nb::arg("copy_threads").none() = nb::none(), Release())
       .def("__init__", &embed, nb::arg("store"), nb::arg("rank").none(), nb::arg("namespace"),
            nb::arg("bind"), nb::arg("ports"), nb::arg("timeout").none(),
+           nb::arg("copy_threads").none() = nb::none(),
            nb::sig("def __init__(self, store: Store, rank: int | None, namespace: str, bind: str, "
-                   "ports: tuple[int, int], timeout: float | None) -> None"))
+                   "ports: tuple[int, int], timeout: float | None, "
+                   "copy_threads: int | None = None) -> None"))
       .def_prop_ro("rank", &BusClient::rank)
+      .def_prop_ro(
+          "copy_threads", [](BusClient& self) { return self->crew().size(); },
+          "How many threads a copy of this rank takes now, the caller's included.")
+      .def(
+          "copy_into",
+          [](BusClient& self, const nb::list& targets, const nb::list& sources) {
+            copy_into(targets, sources, self->crew());
+          },
+          nb::arg("targets"), nb::arg("sources"),
+          nb::sig("def copy_into(self, targets: list[object], sources: list[object]) -> None"),
+          "Copies tensors, each to one of the same type and shape.")
       .def("init_pair", &init_pair, nb::arg("pair"), nb::arg("local"), nb::arg("remote"),
            nb::arg("world_size"), nb::arg("mesh").none(), nb::arg("placements"),
            nb::arg("coordinate").none(), nb::arg("blocking"), nb::arg("timeout").none(),

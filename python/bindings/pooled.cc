@@ -4,7 +4,6 @@
 #include <nanobind/stl/tuple.h>
 
 #include <algorithm>
-#include <cstring>
 #include <tuple>
 
 #include "copy/redistribute.h"
@@ -80,11 +79,6 @@ nb::object to_numpy(const PooledTensor& tensor) {
   return nb::module_::import_("numpy").attr("from_dlpack")(nb::cast(tensor));
 }
 
-bool is_dense(const TensorView& view) {
-  return std::ranges::equal(view.strides,
-                            plan::contiguous_strides(Shape(view.shape.begin(), view.shape.end())));
-}
-
 std::size_t dense_bytes(const TensorForm& form) {
   return item_bytes(form.dtype) * static_cast<std::size_t>(element_count(form.shape));
 }
@@ -114,27 +108,9 @@ nb::list empty(const std::vector<std::tuple<Shape, std::string, bool>>& wanted) 
   return made;
 }
 
-void copy_into(const nb::list& targets, const nb::list& sources) {
-  const auto name = [](std::size_t index) { return "tensor " + std::to_string(index); };
-  const TensorList to = take_in(targets, name);
-  const TensorList from = take_in(sources, name);
-  if (to.size() != from.size())
-    throw Error(Code::invalid_argument, "not as many targets as sources");
-  const WithoutGil without_gil;
-  const Layout one(Mesh({1}), {Replicate{}});
-  for (std::size_t i = 0; i < to.size(); ++i) {
-    const TensorView source = from[i];
-    const TensorView target = to[i];
-    if (source.dtype == target.dtype && std::ranges::equal(source.shape, target.shape) &&
-        is_dense(source) && is_dense(target)) {
-      if (source.empty()) continue;
-      const Shape shape(source.shape.begin(), source.shape.end());
-      std::memcpy(target.data, source.data,
-                  item_bytes(source.dtype) * static_cast<std::size_t>(element_count(shape)));
-    } else {
-      copy::redistribute(one, {&source, 1}, one, {&target, 1});
-    }
-  }
+void copy_alone(const nb::list& targets, const nb::list& sources) {
+  copy::Crew alone;
+  copy_into(targets, sources, alone);
 }
 
 }  // namespace
@@ -150,6 +126,14 @@ std::shared_ptr<fabric::Pool> process_pool() {
     generation = os::fork_generation();
   }
   return *pool;
+}
+
+void copy_into(const nb::list& targets, const nb::list& sources, copy::Crew& crew) {
+  const auto name = [](std::size_t index) { return "tensor " + std::to_string(index); };
+  const TensorList to = take_in(targets, name);
+  const TensorList from = take_in(sources, name);
+  const WithoutGil without_gil;
+  copy::copy_each(views_of(from), views_of(to), crew);
 }
 
 std::vector<PooledTensor> allocate(fabric::Pool& pool, std::span<const TensorForm> forms) {
@@ -207,7 +191,7 @@ void bind_pooled(nb::module_& module) {
       },
       nb::arg("tensor").none(), nb::sig("def is_pooled(tensor: object) -> bool"),
       "Whether a tensor's first element lies in this process' pool.");
-  module.def("copy_into", &copy_into, nb::arg("targets"), nb::arg("sources"),
+  module.def("copy_into", &copy_alone, nb::arg("targets"), nb::arg("sources"),
              nb::sig("def copy_into(targets: list[object], sources: list[object]) -> None"),
              "Copies tensors, each to one of the same type and shape.");
   module.def(

@@ -497,13 +497,20 @@ class BusClient:
     """See tensorbus.TensorBusClient."""
 
     @overload
-    def __init__(self, queue_path: str, state_path: str, namespace: str, rank: int, timeout: float | None) -> None: ...
+    def __init__(self, queue_path: str, state_path: str, namespace: str, rank: int, timeout: float | None, copy_threads: int | None = None) -> None: ...
 
     @overload
-    def __init__(self, store: Store, rank: int | None, namespace: str, bind: str, ports: tuple[int, int], timeout: float | None) -> None: ...
+    def __init__(self, store: Store, rank: int | None, namespace: str, bind: str, ports: tuple[int, int], timeout: float | None, copy_threads: int | None = None) -> None: ...
 
     @property
     def rank(self) -> int: ...
+
+    @property
+    def copy_threads(self) -> int:
+        """How many threads a copy of this rank takes now, the caller's included."""
+
+    def copy_into(self, targets: list[object], sources: list[object]) -> None:
+        """Copies tensors, each to one of the same type and shape."""
 
     def init_pair(self, pair: str, local: str, remote: str, world_size: int, mesh: Sequence[int] | None, placements: Sequence[Replicate | Shard | StridedShard | Partial], coordinate: Sequence[int] | None, blocking: bool, timeout: float | None, alone: bool = False) -> None: ...
 

@@ -12,7 +12,7 @@ from typing import Any, Literal
 from tensorbus import _core
 from tensorbus.command_queue import CommandQueue
 from tensorbus.dtensor import check_layout, dtensor_types, global_shapes, local_parts
-from tensorbus.environment import own_namespace, own_rank, store_url
+from tensorbus.environment import own_copy_threads, own_namespace, own_rank, store_url
 from tensorbus.kvstore import CoreStore, connect
 from tensorbus.layout import coordinate_of, mesh_of, placement_of
 from tensorbus.link import Link
@@ -42,8 +42,9 @@ class TensorBusClient:
     ``TENSOR_BUS_COMMAND_QUEUE_PATH`` and ``TENSOR_BUS_STATE_PATH``, else
     ``agent_rank{N}_command.lmdb`` and ``agent_rank{N}_state.lmdb`` in ``TENSORBUS_STATE_DIR`` (else
     ``/tmp``). ``namespace`` must be the agent's (default: ``TENSORBUS_NAMESPACE``, else
-    ``"default"``). Raises ``ConnectionError`` if no such agent answers within
-    ``connection_timeout``.
+    ``"default"``). ``copy_threads`` are the threads that copy for this worker, 1 to 8 (default:
+    ``TENSORBUS_COPY_THREADS``, else as many as its agent takes). Raises ``ConnectionError`` if no
+    such agent answers within ``connection_timeout``.
 
     All methods are thread safe, release the GIL and obey Ctrl-C. A ``timeout`` of ``None`` is for
     ever. Errors are those of the agent, with its message: ``ValueError``, ``TimeoutError``,
@@ -58,13 +59,16 @@ class TensorBusClient:
         connection_timeout: float = 30.0,
         *,
         namespace: str | None = None,
+        copy_threads: int | None = None,
     ) -> None:
         if agent_rank < 0:
             raise ValueError(f"agent_rank is {agent_rank}; ranks are 0 or more")
         queue = command_queue_path(agent_rank, lmdb_command_queue_path)
         state = state_path(agent_rank, agent_state_lmdb_path)
         space = own_namespace(namespace)
-        core = _core.BusClient(queue, state, space, agent_rank, connection_timeout)
+        core = _core.BusClient(
+            queue, state, space, agent_rank, connection_timeout, own_copy_threads(copy_threads)
+        )
         self._set_up(core, agent_rank, state)
 
     @classmethod
@@ -77,6 +81,7 @@ class TensorBusClient:
         connection_timeout: float = 30.0,
         bind: str | None = None,
         ports: tuple[int, int] = (0, 0),
+        copy_threads: int | None = None,
     ) -> TensorBusClient:
         """A client with an agent of its own, on a thread of this process and without files.
 
@@ -88,8 +93,12 @@ class TensorBusClient:
         ``bind`` (default: ``TENSORBUS_BIND``) is the address of this machine on which agents of
         other hosts reach it; without one it serves this host only. ``ports`` are the first and
         the last that it may listen on there (default: ``TENSORBUS_PORTS``, or any).
+        ``copy_threads`` are the threads that copy for this rank, the caller's included, 1 to 8
+        (default: ``TENSORBUS_COPY_THREADS``, else the cores that this process may use, divided by
+        the agents of this host).
         """
         rank = own_rank(rank)
+        threads = own_copy_threads(copy_threads)
         own_store = None
         if not isinstance(store, CoreStore):
             own_store = connect(
@@ -101,7 +110,7 @@ class TensorBusClient:
         client = cls.__new__(cls)
         try:
             core = _core.BusClient(
-                store._core, rank, space, bind_address(bind), ports, connection_timeout
+                store._core, rank, space, bind_address(bind), ports, connection_timeout, threads
             )
         except BaseException:
             if own_store is not None:
@@ -127,6 +136,15 @@ class TensorBusClient:
         self.agent_state_lmdb_path = state
         self.command_queue = CommandQueue(core)
         _open.add(self)
+
+    @property
+    def copy_threads(self) -> int:
+        """How many threads a copy of this rank takes now, the caller's included.
+
+        Unless ``copy_threads`` was given it changes when agents come to this host or go.
+        """
+        self._check_open()
+        return self._core.copy_threads
 
     @property
     def state_env(self) -> Any:

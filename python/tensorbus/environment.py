@@ -26,6 +26,16 @@ def own_rank(given: int | None) -> int | None:
     return rank
 
 
+def own_copy_threads(given: Any) -> int | None:
+    """None: TENSORBUS_COPY_THREADS, else as many as the cores allow. The core knows how many may
+    be."""
+    if given is None or (isinstance(given, int) and not isinstance(given, bool)):
+        return given
+    raise ValueError(
+        f"copy_threads is the number of threads that copy for a rank, 1 to 8, not {given!r:.100}"
+    )
+
+
 def own_namespace(given: str | None) -> str:
     return given or _core.variable("TENSORBUS_NAMESPACE") or "default"
 

@@ -393,7 +393,10 @@ class Link:
         self._join_pair(key, blocking=True, timeout=left())
         self._unregister(key, left)
         pair = self._pair(key)
-        stage = Stage(entries.locals, entries.views, self._turns[key]) if key.send else None
+        stage: Stage | None = None
+        if key.send:
+            copy_into = self._core().copy_into
+            stage = Stage(entries.locals, entries.views, self._turns[key], copy_into)
         handler = client._register(
             self._batch(key), stage.placed(entries.locals) if stage else entries.locals,
             [(pair, name) for name in entries.names], entries.shapes, role=self.local_name,

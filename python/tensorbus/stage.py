@@ -5,7 +5,7 @@ from __future__ import annotations
 import sys
 import threading
 import weakref
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 from tensorbus import _core, pool
@@ -17,8 +17,15 @@ _live: weakref.WeakSet[Stage] = weakref.WeakSet()
 class Stage:
     """Places for those of a registration's tensors that are not in the pool, in one block."""
 
-    def __init__(self, tensors: list[Any], views: Tensors, turn: threading.Lock) -> None:
-        """``turn`` is held by whoever fills the stage or lends it."""
+    def __init__(
+        self,
+        tensors: list[Any],
+        views: Tensors,
+        turn: threading.Lock,
+        copy_into: Callable[[list[Any], list[Any]], None],
+    ) -> None:
+        """``turn`` is held by whoever fills the stage or lends it; ``copy_into`` is the client's,
+        whose threads copy."""
         pooled = set(views.pooled())
         staged = [index for index in range(len(tensors)) if index not in pooled]
         places = pool.empty_like_all([tensors[index] for index in staged])
@@ -27,6 +34,7 @@ class Stage:
             views[index][0]: (index, views[index], _owner(tensors[index])) for index in staged
         }
         self._turn = turn
+        self._copy_into = copy_into
         _live.add(self)
 
     def placed(self, tensors: Sequence[Any]) -> list[Any]:
@@ -37,7 +45,7 @@ class Stage:
         """Copies what has a place; returns where everything is now."""
         if not self.places:
             return views
-        _core.copy_into(list(self.places.values()), [tensors[index] for index in self.places])
+        self._copy_into(list(self.places.values()), [tensors[index] for index in self.places])
         return Tensors(self.placed(tensors))
 
     def give(self, tensor: Any, view: tuple[Any, ...]) -> Any | None:

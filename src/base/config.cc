@@ -16,6 +16,8 @@ namespace {
 constexpr std::array all_settings = {
     Setting{"TENSORBUS_BIND", "",
             "address of this machine where peers on other hosts reach it; empty: no network"},
+    Setting{"TENSORBUS_COPY_THREADS", "",
+            "threads that copy for a rank, 1 to 8; empty: cores by agents of this host"},
     Setting{"TENSORBUS_CUDA_SHIM", "",
             "1: python -m tensorbus.fserver runs scripts for CUDA on the CPU"},
     Setting{"TENSORBUS_INIT_TIMEOUT", "300",

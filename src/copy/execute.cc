@@ -119,17 +119,23 @@ void reduce_packed_chunk(const Program& program, const Chunk& chunk,
 }
 
 void execute(const Program& program, std::span<const Sources> members, Targets to) {
+  Crew alone;
+  execute(program, members, to, alone);
+}
+
+void execute(const Program& program, std::span<const Sources> members, Targets to, Crew& crew) {
   check_members(program, members.size());
   std::int64_t bytes = 0;
   for (const Chunk& chunk : program.chunks) bytes += chunk.wire_bytes;
   const Caches caches = caches_for(bytes);
-  for (const Chunk& chunk : program.chunks) {
+  crew.run(program.chunks.size(), [&](std::size_t at) {
+    const Chunk& chunk = program.chunks[at];
     if (program.source.reduces()) {
       reduce_chunk(program, chunk, members, to, caches);
     } else {
       copy_chunk(program, chunk, members.front(), to, caches);
     }
-  }
+  });
 }
 
 }  // namespace tensorbus::copy

@@ -1,10 +1,11 @@
 // Runs programs: moves, converts and reduces the elements of a chunk, or of all chunks. No call
-// allocates per run, waits or keeps what it was given.
+// allocates per run or keeps what it was given; none waits, but for the threads of its crew.
 #pragma once
 
 #include <cstddef>
 #include <span>
 
+#include "copy/crew.h"
 #include "copy/simd.h"
 #include "tensorbus/plan.h"
 
@@ -41,7 +42,10 @@ void reduce_packed_chunk(const plan::Program& program, const plan::Chunk& chunk,
                          std::span<const std::span<const std::byte>> wires, Targets to,
                          Caches caches = Caches::keep);
 
-// All chunks: a copy has one member.
+// All chunks: a copy has one member. The threads of a crew take whole chunks, so that every element
+// is written by one thread and reduced in one order, however many there are.
 void execute(const plan::Program& program, std::span<const Sources> members, Targets to);
+void execute(const plan::Program& program, std::span<const Sources> members, Targets to,
+             Crew& crew);
 
 }  // namespace tensorbus::copy

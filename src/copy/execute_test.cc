@@ -199,6 +199,30 @@ TEST(Execute, EveryWayThroughAProgramGivesWhatItsRunsMean) {
   }
 }
 
+// However many threads there are: bit for bit, and nothing beside it.
+void expect_same_with_threads(RandomProgram& random, std::span<const Sources> sources,
+                              const std::vector<Bytes>& expected) {
+  for (std::size_t threads = 1; threads <= most_threads; ++threads) {
+    Crew crew(threads);
+    std::vector<Bytes> shared = random.empty_targets();
+    execute(random.program(), sources, firsts(shared), crew);
+    ASSERT_EQ(shared, expected) << threads << " threads";
+  }
+}
+
+// proves: L5.1
+TEST(Execute, ThreadsThatShareAProgramGiveTheSameBytes) {
+  for (unsigned seed = 0; seed < 100; ++seed) {
+    RandomProgram random(seed);
+    const std::vector<Bytes> tensors = random.random_sources();
+    const std::vector<const std::byte*> pointers = firsts(tensors);
+    const Sources member(pointers);
+    std::vector<Bytes> expected = random.empty_targets();
+    execute(random.program(), {&member, 1}, firsts(expected));
+    expect_same_with_threads(random, {&member, 1}, expected);
+  }
+}
+
 // One element at a time in double, which is exact for the small values of the tests.
 double fold_naively(const std::vector<plan::Fold>& folds, std::vector<double> values) {
   for (const plan::Fold& fold : folds) {
@@ -257,6 +281,7 @@ TEST_P(ReduceTest, DirectAndPackedGiveTheFoldOfEveryElement) {
     std::vector<Bytes> direct = random.empty_targets();
     execute(program, sources, firsts(direct));
     ASSERT_EQ(direct, expected) << "seed " << seed;
+    expect_same_with_threads(random, sources, expected);
 
     std::vector<Bytes> packed = random.empty_targets();
     for (const plan::Chunk& chunk : program.chunks) {
@@ -301,6 +326,46 @@ TEST(Reduce, SumsOf64BitIntegersWrap) {
   const Sources members[] = {first, second};
   execute(program, members, target);
   EXPECT_EQ(result, std::numeric_limits<std::int64_t>::min());
+}
+
+// proves: L5.1
+TEST(Reduce, ThreadsDoNotChangeHowASumIsRounded) {
+  constexpr std::size_t members = 5;
+  constexpr std::size_t length = 3000;
+  constexpr std::size_t rows = 64;
+  Program program;
+  program.source.folds = {{ReduceOp::sum, members}};
+  program.parts = {{0, 0, Dtype::bfloat16, Dtype::bfloat16, Dtype::float32}};
+  std::mt19937 random(7);
+  for (std::size_t row = 0; row < rows; ++row) {
+    const auto at = static_cast<std::int64_t>(row * length);
+    program.runs.push_back({.source = 2 * at, .target = 4 * at, .length = length});
+    program.chunks.push_back({row, row + 1, 2 * length});
+  }
+  std::vector<Bytes> tensors;
+  std::vector<std::vector<const std::byte*>> pointers;
+  for (std::size_t member = 0; member < members; ++member) {
+    program.source.ranks.push_back(static_cast<Rank>(member));
+    Bytes& tensor = tensors.emplace_back(2 * length * rows);
+    // Every exponent of a normal number: sums that lose bits.
+    for (std::size_t at = 0; at < tensor.size(); at += 2) {
+      tensor[at] = static_cast<std::byte>(random());
+      tensor[at + 1] = static_cast<std::byte>(random() % 0x3F + 0x20);
+    }
+    pointers.push_back({tensor.data()});
+  }
+  const std::vector<Sources> sources(pointers.begin(), pointers.end());
+  const auto sum_with = [&](std::size_t threads) {
+    Crew crew(threads);
+    Bytes sum(4 * length * rows);
+    std::byte* const target[] = {sum.data()};
+    execute(program, sources, target, crew);
+    return sum;
+  };
+  const Bytes expected = sum_with(1);
+  for (std::size_t threads = 2; threads <= most_threads; ++threads) {
+    EXPECT_EQ(sum_with(threads), expected) << threads << " threads";
+  }
 }
 
 TEST(Execute, ABufferThatIsTooSmallIsAnErrorAndNotAnOverrun) {

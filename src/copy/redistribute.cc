@@ -1,10 +1,12 @@
 #include "copy/redistribute.h"
 
 #include <algorithm>
+#include <cstdint>
 #include <string>
 #include <vector>
 
 #include "base/refuse.h"
+#include "copy/cast.h"
 #include "copy/execute.h"
 #include "tensor/global_shape.h"
 #include "tensorbus/plan.h"
@@ -154,6 +156,36 @@ void run_stream(const plan::Stream& stream, const Locals& source, const Locals& 
   execute(program, members, to);
 }
 
+// Bytes side by side.
+struct Slice {
+  const std::byte* from;
+  std::byte* to;
+  std::size_t bytes;
+};
+
+bool is_dense(const TensorView& view) {
+  return std::ranges::equal(view.strides,
+                            plan::contiguous_strides(Shape(view.shape.begin(), view.shape.end())));
+}
+
+bool has_equal_bytes(const TensorView& from, const TensorView& to) {
+  return from.dtype == to.dtype && std::ranges::equal(from.shape, to.shape) && is_dense(from) &&
+         is_dense(to) && !to.read_only;
+}
+
+std::size_t bytes_of(const TensorView& view) {
+  const Shape shape(view.shape.begin(), view.shape.end());
+  return item_bytes(view.dtype) * static_cast<std::size_t>(element_count(shape));
+}
+
+void append_slices(Slice rest, std::size_t longest, std::vector<Slice>& slices) {
+  while (rest.bytes > 0) {
+    const std::size_t bytes = std::min(rest.bytes, longest);
+    slices.push_back({rest.from, rest.to, bytes});
+    rest = {rest.from + bytes, rest.to + bytes, rest.bytes - bytes};
+  }
+}
+
 }  // namespace
 
 void redistribute(const plan::Plan& plan, const Locals& from, const Locals& to) {
@@ -176,6 +208,31 @@ void redistribute(const Layout& source_layout, std::span<const TensorView> from,
   target.check_shape(shape);
   redistribute(plan::Plan(tables, shape, {source.dtype(), target.dtype()}), source.locals(),
                target.locals());
+}
+
+void copy_each(std::span<const TensorView> from, std::span<const TensorView> to, Crew& crew) {
+  if (from.size() != to.size()) refuse("not as many targets as sources");
+  // One thread moves a tensor at once: memcpy then knows best which way.
+  const bool alone = crew.size() == 1;
+  const std::size_t longest = alone ? SIZE_MAX : std::size_t{plan::default_chunk_bytes};
+  const Layout one(Mesh({1}), {Replicate{}});
+  std::vector<Slice> slices;
+  std::size_t total = 0;
+  for (std::size_t i = 0; i < from.size(); ++i) {
+    if (has_equal_bytes(from[i], to[i])) {
+      append_slices({from[i].data, to[i].data, bytes_of(from[i])}, longest, slices);
+      total += bytes_of(from[i]);
+    } else {
+      redistribute(one, from.subspan(i, 1), one, to.subspan(i, 1));
+    }
+  }
+  const Caches caches = alone ? Caches::keep : caches_for(static_cast<std::int64_t>(total));
+  const CastRow copy_row = copy_of_size(1).row;
+  crew.run(slices.size(), [&](std::size_t at) {
+    const Slice& slice = slices[at];
+    copy_row(slice.from, slice.to, slice.bytes, caches);
+    if (caches == Caches::bypass) simd::fence();
+  });
 }
 
 }  // namespace tensorbus::copy

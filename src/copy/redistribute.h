@@ -5,6 +5,7 @@
 #include <span>
 #include <vector>
 
+#include "copy/crew.h"
 #include "tensor/view.h"
 #include "tensorbus/plan.h"
 
@@ -22,5 +23,9 @@ void redistribute(const plan::Plan& plan, const Locals& from, const Locals& to);
 // layouts.
 void redistribute(const Layout& source, std::span<const TensorView> from, const Layout& target,
                   std::span<const TensorView> to);
+
+// Each tensor to the one of the same shape and type; none shares memory with another. Error as
+// above.
+void copy_each(std::span<const TensorView> from, std::span<const TensorView> to, Crew& crew);
 
 }  // namespace tensorbus::copy

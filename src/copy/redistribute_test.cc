@@ -3,8 +3,10 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <cstring>
 #include <map>
+#include <random>
 #include <vector>
 
 #include "copy/execute.h"
@@ -173,6 +175,45 @@ TEST(Redistribute, ATensorThatDoesNotFitIsNamedAndNothingIsWritten) {
                                testing::HasSubstr("(4, 2)")));
   }
   EXPECT_EQ(to.memory, before);
+}
+
+// proves: L5.1
+TEST(CopyEach, ThreadsThatShareItCopyEveryByteAndNoOther) {
+  // Empty, small, odd, several chunks; together beyond what stays in the caches.
+  const std::vector<Shape> shapes = {{0}, {1}, {1237}, {300, 1001}, {2, 1 << 19}, {9 << 20}};
+  const Shape transposed = {40, 50};
+  const Shape transposed_strides = {1, 40};
+  std::mt19937 random(1);
+  std::vector<std::vector<std::byte>> from_memory;
+  std::vector<Shape> strides;
+  for (const Shape& shape : shapes) {
+    strides.push_back(plan::contiguous_strides(shape));
+    auto& memory = from_memory.emplace_back(static_cast<std::size_t>(element_count(shape)));
+    for (std::byte& each : memory) each = static_cast<std::byte>(random());
+  }
+  auto& last = from_memory.emplace_back(2000);
+  for (std::byte& each : last) each = static_cast<std::byte>(random());
+  const auto views = [&](std::vector<std::vector<std::byte>>& memory, std::size_t first) {
+    std::vector<TensorView> all;
+    for (std::size_t i = 0; i < shapes.size(); ++i) {
+      all.push_back({memory[i].data() + first, Dtype::uint8, shapes[i], strides[i]});
+    }
+    all.push_back({memory.back().data() + first, Dtype::uint8, transposed, transposed_strides});
+    return all;
+  };
+  constexpr std::size_t guard = 3;
+  for (std::size_t threads = 1; threads <= most_threads; ++threads) {
+    Crew crew(threads);
+    std::vector<std::vector<std::byte>> expected;
+    std::vector<std::vector<std::byte>> copied;
+    for (const auto& memory : from_memory) {
+      copied.emplace_back(memory.size() + 2 * guard, std::byte{0xA5});
+      expected.push_back(copied.back());
+      std::ranges::copy(memory, expected.back().begin() + guard);
+    }
+    copy_each(views(from_memory, 0), views(copied, guard), crew);
+    EXPECT_TRUE(copied == expected) << threads << " threads";
+  }
 }
 
 TEST(GlobalShape, IsFoundFromTheSharesOfAnyLayout) {

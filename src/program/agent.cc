@@ -17,6 +17,7 @@
 #include "bus/files/dump.h"
 #include "bus/files/paths.h"
 #include "bus/host/daemon.h"
+#include "copy/thread_count.h"
 #include "fabric/core/port_range.h"
 #include "os/io/fd.h"
 #include "program/commands.h"
@@ -34,6 +35,7 @@ struct AgentOptions {
   std::string state;
   std::string bind;
   std::string ports;
+  std::optional<std::int64_t> copy_threads;
   Reached reached;
   std::string dump;
   int spawn = 1;
@@ -99,6 +101,7 @@ int serve(const AgentOptions& options) {
     daemon.retain =
         std::chrono::duration_cast<Duration>(std::chrono::duration<double>(*options.retain));
   }
+  daemon.copy_threads = options.copy_threads;
   daemon.reached = options.reached;
   bus::Daemon agent(store, daemon, deadline);
 
@@ -186,6 +189,7 @@ int run_agents(AgentOptions options) {
   if (options.bind.empty()) options.bind = config::variable("TENSORBUS_BIND").value_or("");
   check(options);
   fabric::parse_port_range(options.ports);
+  copy::threads_asked_for(options.copy_threads);
   return options.spawn == 1 ? serve(options) : serve_several(options);
 }
 
@@ -218,6 +222,9 @@ void add_agent(CLI::App& app, Run& run, const Reached& reached) {
   command->add_option("--retain", options->retain,
                       "Seconds for which what a worker has published can be pulled after the "
                       "worker is gone (default: until it is published again, or the agent ends)");
+  command->add_option("--copy-threads", options->copy_threads,
+                      "Threads that copy for a rank, 1 to 8 (default: $TENSORBUS_COPY_THREADS; "
+                      "without: the cores, divided by the agents of this host)");
   command->add_option("--dump", options->dump,
                       "Print the command queue or state FILE of an agent, which may be running, as "
                       "names and values, and do nothing else");

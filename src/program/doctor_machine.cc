@@ -8,9 +8,9 @@
 #include <cstring>
 #include <fstream>
 #include <optional>
-#include <thread>
 
 #include "os/io/memory.h"
+#include "os/process/cores.h"
 #include "os/process/process.h"
 #include "program/doctor.h"
 #include "tensorbus/status.h"
@@ -79,7 +79,7 @@ void look_at_machine(Findings& findings) {
   utsname system{};
   ::uname(&system);
   findings.push_back({"machine", "system", fmt::format("{} {}", system.sysname, system.release)});
-  findings.push_back({"machine", "cores", std::to_string(std::thread::hardware_concurrency())});
+  findings.push_back({"machine", "cores", std::to_string(os::usable_cores())});
   const std::size_t available = os::available_memory();
   Finding memory{"machine", "memory available", gibibytes(available)};
   if (available < little_memory) {

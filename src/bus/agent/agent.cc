@@ -53,6 +53,7 @@ Agent::Agent(AgentParts parts, AgentOptions options)
       batches_(context_, shelves_, sessions_, pairs_),
       incarnation_(parts_.random()) {
   context_.at(Step::started);
+  share_cores();
   publish_self();
 }
 
@@ -149,6 +150,7 @@ void Agent::record_changed(const Changed& changed) {
               look_at_self(changed.value);
             } else {
               admit(changed);
+              count_agent(changed);
             }
           },
           [&](const CallerKey&) { admit(changed); }, [&](const PairKey&) { pairs_.note_change(); },
@@ -255,6 +257,28 @@ void Agent::look_at_self(const std::optional<std::string>& value) {
   } catch (const Error& error) {
     log::warn("bus: the record of rank {} is ignored: {}", rank(), error.what());
   }
+}
+
+void Agent::count_agent(const Changed& changed) {
+  const std::string& here = parts_.fabric.address().identity.host;
+  bool is_here = false;
+  try {
+    is_here = changed.value && decode_agent_record(*changed.value).address.identity.host == here;
+  } catch (const Error&) {
+    // admit() has said it.
+  }
+  const std::size_t before = agents_here_.size();
+  if (is_here) {
+    agents_here_.insert(changed.key);
+  } else {
+    agents_here_.erase(changed.key);
+  }
+  if (agents_here_.size() != before) share_cores();
+}
+
+void Agent::share_cores() {
+  if (!parts_.copy_threads) return;
+  context_.copy_threads = static_cast<std::int64_t>(parts_.copy_threads(agents_here_.size() + 1));
 }
 
 void Agent::admit(const Changed& changed) {

@@ -6,6 +6,7 @@
 #include <cstdint>
 #include <functional>
 #include <optional>
+#include <set>
 #include <string>
 
 #include "bus/agent/batches.h"
@@ -32,6 +33,9 @@ struct AgentParts {
   std::function<std::uint64_t()> random;        // incarnations, serials
   std::string secret;                           // what the fabrics of all agents know
   std::function<void(Step)> reached = nullptr;  // told of every step
+  // Told how many agents this host has, whenever that changes; answers how many threads a copy of
+  // this rank may take. May be empty.
+  std::function<std::size_t(std::size_t agents_here)> copy_threads = nullptr;
 };
 
 struct AgentOptions {
@@ -82,6 +86,9 @@ class Agent {
   void look_at_self(const std::optional<std::string>& value);
   // The fabric lets those agents in that are in the directory.
   void admit(const Changed& changed);
+  // Those of this host share its cores.
+  void count_agent(const Changed& changed);
+  void share_cores();
 
   AgentParts parts_;
   AgentOptions options_;
@@ -94,6 +101,7 @@ class Agent {
   OwnState state_;
   Pairs pairs_;
   Batches batches_;
+  std::set<std::string> agents_here_;  // the others, by the keys of their records
   const std::uint64_t incarnation_;
   bool seen_self_ = false;
   Status replaced_;  // another agent has this rank now

@@ -212,6 +212,7 @@ struct Outcome {
   std::int64_t bytes = 0;           // send: what its readers have read
   std::int64_t slot = 0;            // Publish
   Absence absence = Absence::none;  // Pull
+  std::int64_t copy_threads = 0;    // that a copy of this rank may take; 0: the agent does not say
   friend bool operator==(const Outcome&, const Outcome&) = default;
 };
 

@@ -199,6 +199,7 @@ void fields(Archive& a, Outcome& outcome) {
   a("bytes", outcome.bytes);
   a("slot", outcome.slot);
   a("absence", outcome.absence);
+  a("copy_threads", outcome.copy_threads);
 }
 
 }  // namespace tensorbus::bus

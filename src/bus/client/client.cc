@@ -83,8 +83,12 @@ void renew_registration(RegisterBatch& command, std::uint64_t number) noexcept {
   command.registration = number;
 }
 
-Client::Client(std::shared_ptr<Connection> connection, std::shared_ptr<fabric::Pool> gates)
-    : connection_(std::move(connection)), gates_(std::move(gates)) {}
+Client::Client(std::shared_ptr<Connection> connection, std::shared_ptr<fabric::Pool> gates,
+               std::shared_ptr<copy::Crew> crew)
+    : connection_(std::move(connection)),
+      gates_(std::move(gates)),
+      crew_is_own_(crew == nullptr),
+      crew_(crew_is_own_ ? std::make_shared<copy::Crew>() : std::move(crew)) {}
 
 Client::~Client() { close(Deadline::after(Duration::zero())); }
 
@@ -101,6 +105,9 @@ std::optional<Outcome> Client::try_to_run(const Command& command, std::shared_pt
     if (error.code() != Code::timeout) throw;
     throw Error(Code::timeout, fmt::format("{}: the agent (process {}) has not answered in time",
                                            describe(command), connection_->agent_pid()));
+  }
+  if (crew_is_own_ && outcome.copy_threads > 0) {
+    crew_->resize(static_cast<std::size_t>(outcome.copy_threads));
   }
   if (outcome.status.ok()) return outcome;
   if (outcome.status.code != Code::unreachable || deadline.expired()) throw CommandError(outcome);
@@ -250,7 +257,7 @@ std::int64_t Client::publish(const std::string& batch, const std::optional<std::
       Publish{batch, command.role, options.version, patience, options.withdraw}, nullptr, deadline);
   Shelve shelve{batch, command.role, granted.version, true};
   try {
-    registration->shelf->fill(static_cast<std::size_t>(granted.slot), tensors);
+    registration->shelf->fill(static_cast<std::size_t>(granted.slot), tensors, *crew_);
   } catch (...) {
     shelve.whole = false;
     connection_->post(shelve);
@@ -528,6 +535,7 @@ bool Client::close(Deadline deadline) noexcept {
     released = false;
   }
   connection_->close();
+  crew_->dismiss();
   return released;
 }
 

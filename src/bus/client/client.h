@@ -13,6 +13,7 @@
 #include "base/mutex.h"
 #include "bus/channel/channel.h"
 #include "bus/client/transfer.h"
+#include "copy/crew.h"
 #include "fabric/core/pool.h"
 #include "tensor/view.h"
 
@@ -53,7 +54,10 @@ void renew_registration(RegisterBatch& command, std::uint64_t number) noexcept;
 class Client {
  public:
   // `gates`: where the agent finds the counters of sends; the fabric's pool if it runs here.
-  Client(std::shared_ptr<Connection> connection, std::shared_ptr<fabric::Pool> gates);
+  // `crew`: whose threads copy for this worker; null: one of the client's own, of the size that the
+  // agent says.
+  Client(std::shared_ptr<Connection> connection, std::shared_ptr<fabric::Pool> gates,
+         std::shared_ptr<copy::Crew> crew = nullptr);
   ~Client();
   Client(const Client&) = delete;
   Client& operator=(const Client&) = delete;
@@ -105,6 +109,9 @@ class Client {
   // Which registration a call for this batch means; 0 if none of this client's.
   std::uint64_t registration_of(const std::string& batch, const std::optional<std::string>& role);
 
+  // The threads that copy for this worker.
+  copy::Crew& crew() noexcept { return *crew_; }
+
   QueueState queue(Deadline deadline) { return connection_->queue(deadline); }
   std::int64_t agent_pid() const noexcept { return connection_->agent_pid(); }
   // Cancels what runs and waits, no longer than this, until the agent lets go of our memory. True
@@ -139,6 +146,8 @@ class Client {
 
   const std::shared_ptr<Connection> connection_;
   const std::shared_ptr<fabric::Pool> gates_;
+  const bool crew_is_own_;
+  const std::shared_ptr<copy::Crew> crew_;
   Mutex mutex_;
   bool closed_ GUARDED_BY(mutex_) = false;
   using PairSide = std::pair<std::string, std::string>;  // its name and the local one

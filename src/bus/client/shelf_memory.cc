@@ -44,7 +44,7 @@ ShelfMemory::ShelfMemory(fabric::Forms forms, std::size_t keep, fabric::Pool& po
   }
 }
 
-void ShelfMemory::fill(std::size_t slot, std::span<const TensorView> from) {
+void ShelfMemory::fill(std::size_t slot, std::span<const TensorView> from, copy::Crew& crew) {
   fabric::Forms forms;
   for (const TensorView& tensor : from) forms.push_back(fabric::form_of(tensor));
   if (forms != compiled_for_) {
@@ -62,7 +62,7 @@ void ShelfMemory::fill(std::size_t slot, std::span<const TensorView> from) {
     targets.push_back(tensors_[slot * forms_.size() + at].data);
   }
   const copy::Sources member(sources);
-  copy::execute(program_, {&member, 1}, targets);
+  copy::execute(program_, {&member, 1}, targets, crew);
 }
 
 }  // namespace tensorbus::bus

@@ -9,6 +9,7 @@
 #include <span>
 #include <vector>
 
+#include "copy/crew.h"
 #include "fabric/core/pool.h"
 #include "fabric/core/region.h"
 #include "tensor/view.h"
@@ -28,7 +29,7 @@ class ShelfMemory {
   const std::vector<TensorView>& tensors() const noexcept { return tensors_; }
   const std::shared_ptr<std::byte>& segment() const noexcept { return segment_; }
   // Copies tensors of the same shapes into a slot.
-  void fill(std::size_t slot, std::span<const TensorView> from);
+  void fill(std::size_t slot, std::span<const TensorView> from, copy::Crew& crew);
 
  private:
   const fabric::Forms forms_;  // of one slot

@@ -14,6 +14,7 @@ bus::EmbeddedOptions embedded_options(const BusOptions& options) {
   embedded.pool = options.pool;
   embedded.bind = options.bind;
   embedded.ports = {options.first_port, options.last_port};
+  embedded.copy_threads = options.copy_threads;
   return embedded;
 }
 
@@ -41,7 +42,7 @@ TransferResult result_of(const bus::Outcome& outcome) {
 struct Bus::Impl {
   Impl(std::shared_ptr<Store> store, const BusOptions& options)
       : agent(std::move(store), embedded_options(options), options.deadline),
-        client(agent.connect(), agent.pool()) {}
+        client(agent.connect(), agent.pool(), agent.crew()) {}
 
   bus::Embedded agent;
   bus::Client client;

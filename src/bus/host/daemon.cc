@@ -6,6 +6,7 @@
 #include "base/log.h"
 #include "bus/agent/agent.h"
 #include "bus/directory/store_directory.h"
+#include "bus/host/copy_threads.h"
 #include "bus/host/loop.h"
 #include "bus/host/station.h"
 
@@ -24,14 +25,17 @@ Daemon::Daemon(std::shared_ptr<Store> store, DaemonOptions options, Deadline dea
     return open_loan(std::move(offer), *pool);
   };
   channel_ = make_socket_channel(channel);
+  const CopyThreads copy_threads(options_.copy_threads);
   const std::string secret = shared_secret(*store_, options_.space, deadline);
-  station_ = open_station(
-      *store_, {options_.rank, options_.space, secret, pool_, options_.bind, options_.ports},
-      deadline);
+  station_ = open_station(*store_,
+                          {options_.rank, options_.space, secret, pool_, options_.bind,
+                           options_.ports, copy_threads.crew()},
+                          deadline);
   directory_ = make_store_directory(store_, {options_.space});
-  agent_ = std::make_unique<Agent>(AgentParts{*station_, *channel_, *directory_, *state_,
-                                              random_number, secret, options_.reached},
-                                   AgentOptions{options_.rank, options_.space, options_.retain});
+  agent_ =
+      std::make_unique<Agent>(AgentParts{*station_, *channel_, *directory_, *state_, random_number,
+                                         secret, options_.reached, copy_threads},
+                              AgentOptions{options_.rank, options_.space, options_.retain});
   log::info("agent {} of namespace \"{}\": commands at {}, state in {}", options_.rank,
             options_.space, socket_path(options_.queue_path), options_.state_path);
 }

@@ -3,6 +3,7 @@
 
 #include <functional>
 #include <memory>
+#include <optional>
 #include <string>
 
 #include "bus/files/lmdb_state.h"
@@ -28,6 +29,9 @@ struct DaemonOptions {
   fabric::PortRange ports{};  // that it listens on there
   std::function<void(Step)> reached{};  // told of every step of the protocol; may be empty
   Duration retain = Duration::max();    // how long what is published outlives its worker
+  // Threads that copy for this rank; nothing: as TENSORBUS_COPY_THREADS says, else the cores are
+  // shared among the agents of this host.
+  std::optional<std::int64_t> copy_threads{};
 };
 
 // Owned by one thread; stop() from any.

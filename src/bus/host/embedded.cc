@@ -3,6 +3,7 @@
 #include "base/log.h"
 #include "bus/agent/agent.h"
 #include "bus/directory/store_directory.h"
+#include "bus/host/copy_threads.h"
 #include "bus/host/free_rank.h"
 #include "bus/host/loop.h"
 #include "bus/host/station.h"
@@ -11,6 +12,8 @@ namespace tensorbus::bus {
 
 Embedded::Embedded(std::shared_ptr<Store> store, EmbeddedOptions options, Deadline deadline)
     : store_(std::move(store)), rank_was_free_(!options.rank), pool_(std::move(options.pool)) {
+  const CopyThreads copy_threads(options.copy_threads);
+  crew_ = copy_threads.crew();
   if (options.rank && *options.rank < 0) {
     throw Error(Code::invalid_argument,
                 "rank " + std::to_string(*options.rank) + " is negative; ranks are 0 or more");
@@ -19,12 +22,12 @@ Embedded::Embedded(std::shared_ptr<Store> store, EmbeddedOptions options, Deadli
   if (pool_ == nullptr) pool_ = std::make_shared<fabric::Pool>();
   const std::string secret = shared_secret(*store_, options.space, deadline);
   station_ = open_station(
-      *store_, {rank_, options.space, secret, pool_, options.bind, options.ports}, deadline);
+      *store_, {rank_, options.space, secret, pool_, options.bind, options.ports, crew_}, deadline);
   channel_ = make_memory_channel();
   directory_ = make_store_directory(store_, {options.space});
-  agent_ = std::make_unique<Agent>(
-      AgentParts{*station_, *channel_, *directory_, state_, random_number, secret, options.reached},
-      AgentOptions{.rank = rank_, .space = options.space});
+  agent_ = std::make_unique<Agent>(AgentParts{*station_, *channel_, *directory_, state_,
+                                              random_number, secret, options.reached, copy_threads},
+                                   AgentOptions{.rank = rank_, .space = options.space});
   thread_ = std::thread([this] { serve(); });
 }
 
@@ -48,6 +51,7 @@ Embedded::~Embedded() {
   stop_.signal();
   thread_.join();
   agent_.reset();
+  crew_->dismiss();
 }
 
 }  // namespace tensorbus::bus

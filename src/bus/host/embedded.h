@@ -30,6 +30,9 @@ struct EmbeddedOptions {
   std::shared_ptr<fabric::Pool> pool;
   std::string bind;           // the address on which other hosts reach it; empty: this host only
   fabric::PortRange ports{};  // that it listens on there
+  // Threads that copy for this rank; nothing: as TENSORBUS_COPY_THREADS says, else the cores are
+  // shared among the agents of this host.
+  std::optional<std::int64_t> copy_threads{};
   std::function<void(Step)> reached{};  // told of every step of the protocol; may be empty
 };
 
@@ -48,6 +51,8 @@ class Embedded {
   void check(const InitPair& pair) const;
   // Where gates must lie, and tensors that others shall map.
   const std::shared_ptr<fabric::Pool>& pool() const noexcept { return pool_; }
+  // The threads of this rank: the agent's, and its worker's.
+  const std::shared_ptr<copy::Crew>& crew() const noexcept { return crew_; }
 
  private:
   void serve() noexcept;
@@ -56,6 +61,7 @@ class Embedded {
   bool rank_was_free_ = false;
   Rank rank_ = 0;
   std::shared_ptr<fabric::Pool> pool_;
+  std::shared_ptr<copy::Crew> crew_;
   std::unique_ptr<fabric::Station> station_;
   std::unique_ptr<MemoryChannel> channel_;
   std::unique_ptr<Directory> directory_;

@@ -98,8 +98,12 @@ void check_rank_is_free(Store& store, const AgentPlace& place, fabric::Fabric& f
 }  // namespace
 
 std::unique_ptr<fabric::Station> open_station(Store& store, AgentPlace place, Deadline deadline) {
-  auto station = std::make_unique<fabric::Station>(fabric::StationOptions{
-      "rank " + std::to_string(place.rank), place.secret, std::move(place.pool)});
+  auto station =
+      std::make_unique<fabric::Station>(fabric::StationOptions{"rank " + std::to_string(place.rank),
+                                                               place.secret,
+                                                               std::move(place.pool),
+                                                               {},
+                                                               std::move(place.crew)});
   if (!place.bind.empty()) {
     fabric::NetworkOptions network{place.bind, place.ports};
     network.hosts.emplace();

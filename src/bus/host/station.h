@@ -4,6 +4,7 @@
 #include <memory>
 #include <string>
 
+#include "copy/crew.h"
 #include "fabric/core/pool.h"
 #include "fabric/core/port_range.h"
 #include "fabric/route/station.h"
@@ -20,7 +21,8 @@ struct AgentPlace {
   // An address of this machine that the other hosts reach; empty: no network. Over it only those
   // may connect who were admitted.
   std::string bind;
-  fabric::PortRange ports{};  // to listen on there
+  fabric::PortRange ports{};         // to listen on there
+  std::shared_ptr<copy::Crew> crew;  // whose threads copy
 };
 
 // Error(invalid_argument) that names the agent which has the rank already, if one answers. A record

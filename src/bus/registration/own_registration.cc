@@ -35,6 +35,7 @@ void OwnRegistration::show_version(std::int64_t version) {
 
 void OwnRegistration::complete(CommandId id, Outcome outcome) const {
   if (!outcome.status.ok()) outcome.stale = membership.stale();
+  outcome.copy_threads = context.copy_threads;
   context.channel.complete(id, outcome);
 }
 

@@ -57,7 +57,8 @@ struct Context {
   std::function<std::uint64_t()> random;
   std::function<void(Step)> reached;  // may be empty
   TimePoint now{};
-  Status store_is_away{};  // and why, or ok
+  Status store_is_away{};         // and why, or ok
+  std::int64_t copy_threads = 0;  // what workers are told; 0: nothing
 
   void at(Step step) const {
     if (reached) reached(step);

@@ -32,10 +32,12 @@ Kind memory_kind() {
 
 enum class Memory { pooled, private_, both };
 
-Kind shm_kind(const std::string& name, Memory memory, bool read_process_memory, bool lent = false) {
+Kind shm_kind(const std::string& name, Memory memory, bool read_process_memory, bool lent = false,
+              std::size_t threads = 1) {
   const auto pool = std::make_shared<Pool>(PoolOptions{std::size_t{16} << 20});
   const auto make = [=](std::string party, std::string secret) {
-    auto fabric = make_shm_fabric({std::move(party), std::move(secret), pool, read_process_memory});
+    auto fabric = make_shm_fabric({std::move(party), std::move(secret), pool, read_process_memory,
+                                   &steady_clock(), std::make_shared<copy::Crew>(threads)});
     if (lent) fabric = std::make_unique<LendingFabric>(std::move(fabric), pool);
     return Party(std::move(fabric));
   };
@@ -127,6 +129,10 @@ std::vector<Kind> available_kinds() {
                           shm_kind("shm_lent", Memory::private_, true, true),
                           shm_kind("shm_mixed_lent", Memory::both, true, true),
                           shm_kind("shm_mixed_packed_lent", Memory::both, false, true),
+                          shm_kind("shm_pooled_threads", Memory::pooled, true, false, 4),
+                          shm_kind("shm_private_threads", Memory::private_, true, false, 4),
+                          shm_kind("shm_packed_threads", Memory::private_, false, false, 4),
+                          shm_kind("shm_mixed_threads_lent", Memory::both, true, true, 4),
                           station_kind("shm_station_alone", false, "")};
   if (has_ucx()) {
     kinds.push_back(ucx_kind());

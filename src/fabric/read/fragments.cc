@@ -11,6 +11,9 @@ using plan::Chunk;
 using plan::Program;
 using plan::Run;
 
+// Of a chunk that threads share: much longer than it takes to hand one over.
+constexpr std::int64_t longest_piece = std::int64_t{128} << 10;
+
 // Takes elements [first, end) of a run, counted in packed order, as runs whose `wire` still counts
 // from the start of the whole chunk.
 class Slicer {
@@ -110,6 +113,24 @@ Program cut(const Program& program, std::int64_t longest) {
     }
   }
   return result;
+}
+
+ChunkPieces::ChunkPieces(const Program& program) : program_(cut(program, longest_piece)) {
+  std::size_t next = 0;
+  for (const Chunk& chunk : program.chunks) {
+    first_of_chunk_.push_back(pieces_.size());
+    for (std::int64_t begin = 0; begin < chunk.wire_bytes; ++next) {
+      const std::int64_t bytes = program_.chunks[next].wire_bytes;
+      pieces_.push_back({next, static_cast<std::size_t>(begin), static_cast<std::size_t>(bytes)});
+      begin += bytes;
+    }
+  }
+  first_of_chunk_.push_back(pieces_.size());
+}
+
+std::span<const ChunkPieces::Piece> ChunkPieces::of(std::size_t chunk) const {
+  const std::size_t first = first_of_chunk_[chunk];
+  return std::span(pieces_).subspan(first, first_of_chunk_[chunk + 1] - first);
 }
 
 }  // namespace tensorbus::fabric

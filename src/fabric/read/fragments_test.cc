@@ -99,5 +99,40 @@ TEST(Fragments, PiecesOfAChunkAreAboutEqual) {
   for (const plan::Chunk& chunk : pieces.chunks) EXPECT_GT(chunk.wire_bytes, 61'000);
 }
 
+// proves: L5.1
+TEST(ChunkPieces, CoverEveryChunkInOrder) {
+  // A large tensor, one with columns between its rows, one without elements, a small one.
+  const Forms forms{{Dtype::float32, {700'001}, {1}},
+                    {Dtype::int16, {900, 777}, {1000, 1}},
+                    {Dtype::uint8, {0}, {1}},
+                    {Dtype::float64, {3}, {1}}};
+  std::vector<Dtype> types;
+  std::vector<std::vector<std::byte>> memory;
+  std::vector<const std::byte*> sources;
+  for (const TensorForm& form : forms) {
+    types.push_back(form.dtype);
+    memory.push_back(counting_bytes(static_cast<std::size_t>(extent_of(form).end)));
+    sources.push_back(memory.back().data());
+  }
+  const plan::Strides strides = strides_of(forms);
+  const plan::Program whole = plan::compile(whole_stream(forms, types), &strides, nullptr);
+  const ChunkPieces pieces(whole);
+  for (std::size_t chunk = 0; chunk < whole.chunks.size(); ++chunk) {
+    std::vector<std::byte> expected(static_cast<std::size_t>(whole.chunks[chunk].wire_bytes));
+    copy::gather_chunk(whole, whole.chunks[chunk], sources, expected);
+    std::vector<std::byte> wire(expected.size());
+    std::size_t next = 0;
+    for (const ChunkPieces::Piece& piece : pieces.of(chunk)) {
+      EXPECT_EQ(piece.begin, next);
+      next += piece.bytes;
+      copy::gather_chunk(pieces.program(), pieces.program().chunks[piece.chunk], sources,
+                         std::span(wire).subspan(piece.begin, piece.bytes));
+    }
+    EXPECT_EQ(next, wire.size());
+    EXPECT_TRUE(wire == expected) << "chunk " << chunk;
+    EXPECT_GT(pieces.of(chunk).size(), wire.size() > 200'000 ? 1u : 0u);
+  }
+}
+
 }  // namespace
 }  // namespace tensorbus::fabric

@@ -122,14 +122,29 @@ void Reading::copy_staged(std::size_t chunk, const Fetch& fetch) {
   staged_->target.store(chunk);
 }
 
-void Reading::scatter(std::size_t chunk, std::span<const std::span<const std::byte>> wires) {
-  const plan::Program& program = target().program();
+void Reading::unpack(const plan::Program& program, std::size_t chunk, Wires wires) {
   const plan::Chunk& part = program.chunks[chunk];
   if (program.source.reduces()) {
     copy::reduce_packed_chunk(program, part, wires, target().tensors());
   } else {
     copy::scatter_chunk(program, part, wires.front(), target().tensors(), caches_);
   }
+}
+
+void Reading::scatter(std::size_t chunk, Wires wires) {
+  unpack(target().program(), chunk, wires);
+  target().store(chunk);
+}
+
+void Reading::scatter(std::size_t chunk, Wires wires, copy::Crew& crew) {
+  if (crew.size() == 1) return scatter(chunk, wires);
+  if (!pieces_) pieces_.emplace(target().program());
+  const std::span<const ChunkPieces::Piece> pieces = pieces_->of(chunk);
+  crew.run(pieces.size(), [&](std::size_t at) {
+    std::vector<std::span<const std::byte>> parts;
+    for (const auto wire : wires) parts.push_back(wire.subspan(pieces[at].begin, pieces[at].bytes));
+    unpack(pieces_->program(), pieces[at].chunk, parts);
+  });
   target().store(chunk);
 }
 

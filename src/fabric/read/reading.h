@@ -63,7 +63,13 @@ class Reading {
   void stage(TensorMemory source);
   void copy_staged(std::size_t chunk, const Fetch& fetch);
   // From what every member packed, in the order of the sources.
-  void scatter(std::size_t chunk, std::span<const std::span<const std::byte>> wires);
+  using Wires = std::span<const std::span<const std::byte>>;
+  void scatter(std::size_t chunk, Wires wires);
+  void scatter(std::size_t chunk, Wires wires, copy::Crew& crew);
+
+  // Whether copy() and direct() touch nothing but the memory of the read: then several threads may
+  // be at different chunks. Binds both sides, which the first thread would do otherwise.
+  bool is_direct() { return bound_->alike() && !direct().staged(); }
 
   // Where a program that binds both sides writes. What others than copy() write to these targets is
   // to be stored. Only if the members are alike.
@@ -81,6 +87,7 @@ class Reading {
   };
 
   void copy_packed(std::size_t chunk, std::span<const copy::Sources> members);
+  void unpack(const plan::Program& program, std::size_t chunk, Wires wires);
 
   TargetSide& target();
 
@@ -89,6 +96,8 @@ class Reading {
   TensorMemory memory_;  // of the targets
   std::optional<TargetSide> direct_;
   std::optional<TargetSide> target_;
+  std::optional<ChunkPieces>
+      pieces_;  // of the target's program, once several threads have scattered
   std::unique_ptr<Staged> staged_;
   std::size_t chunk_count_;
   copy::Caches caches_;

@@ -147,13 +147,30 @@ void Packer::gather(std::size_t chunk, std::span<std::byte> wire) {
   pack(chunk, wire);
 }
 
-void Packer::gather(std::size_t chunk, std::span<std::byte> wire, const Fetch& fetch) {
+void Packer::gather(std::size_t chunk, std::span<std::byte> wire, copy::Crew& crew) {
+  staging_.fetch(chunk);
+  pack(chunk, wire, crew);
+}
+
+void Packer::gather(std::size_t chunk, std::span<std::byte> wire, const Fetch& fetch,
+                    copy::Crew& crew) {
   staging_.fetch(chunk, fetch);
-  pack(chunk, wire);
+  pack(chunk, wire, crew);
 }
 
 void Packer::pack(std::size_t chunk, std::span<std::byte> wire) {
   copy::gather_chunk(program_, program_.chunks[chunk], staging_.sources(), wire);
+}
+
+void Packer::pack(std::size_t chunk, std::span<std::byte> wire, copy::Crew& crew) {
+  if (crew.size() == 1) return pack(chunk, wire);
+  if (!pieces_) pieces_.emplace(program_);
+  const std::span<const ChunkPieces::Piece> pieces = pieces_->of(chunk);
+  crew.run(pieces.size(), [&](std::size_t at) {
+    const plan::Program& program = pieces_->program();
+    copy::gather_chunk(program, program.chunks[pieces[at].chunk], staging_.sources(),
+                       wire.subspan(pieces[at].begin, pieces[at].bytes));
+  });
 }
 
 }  // namespace tensorbus::fabric

@@ -5,11 +5,13 @@
 #include <cstddef>
 #include <functional>
 #include <memory>
+#include <optional>
 #include <span>
 #include <vector>
 
 #include "copy/execute.h"
 #include "fabric/core/lender.h"
+#include "fabric/read/fragments.h"
 #include "tensor/view.h"
 #include "tensorbus/plan.h"
 
@@ -113,14 +115,17 @@ class Packer {
 
   const plan::Program& program() const noexcept { return program_; }
   void gather(std::size_t chunk, std::span<std::byte> wire);
+  void gather(std::size_t chunk, std::span<std::byte> wire, copy::Crew& crew);
   // Tensors that are elsewhere are fetched by this function, and not from a lender.
-  void gather(std::size_t chunk, std::span<std::byte> wire, const Fetch& fetch);
+  void gather(std::size_t chunk, std::span<std::byte> wire, const Fetch& fetch, copy::Crew& crew);
 
  private:
   void pack(std::size_t chunk, std::span<std::byte> wire);
+  void pack(std::size_t chunk, std::span<std::byte> wire, copy::Crew& crew);
 
   plan::Program program_;
   Staging staging_;
+  std::optional<ChunkPieces> pieces_;  // once several threads have packed
 };
 
 }  // namespace tensorbus::fabric

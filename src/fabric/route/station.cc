@@ -53,6 +53,7 @@ Station::Station(StationOptions options) : secret_(options.secret), reach_(own_r
   shm.name = std::move(options.name);
   shm.secret = std::move(options.secret);
   shm.pool = std::move(options.pool);
+  shm.crew = std::move(options.crew);
   parts_.push_back(make_shm_fabric(std::move(shm)));
   address_ = parts_.front()->address();
   addresses_.push_back(address_);

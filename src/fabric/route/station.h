@@ -9,6 +9,7 @@
 #include <string>
 #include <vector>
 
+#include "copy/crew.h"
 #include "fabric/core/fabric.h"
 #include "fabric/core/port_range.h"
 #include "fabric/route/select.h"
@@ -23,6 +24,8 @@ struct StationOptions {
   std::string secret;          // what those who connect must know
   std::shared_ptr<Pool> pool;  // whose memory peers of this host map; null: its own, for words only
   std::string no_shm{};  // why this process calls nobody through shared memory; empty: it does
+  // Whose threads copy between processes of this host.
+  std::shared_ptr<copy::Crew> crew = std::make_shared<copy::Crew>();
 };
 
 struct NetworkOptions {

@@ -23,7 +23,7 @@ constexpr Duration look_every = std::chrono::milliseconds(1);
 // come, the fewer of them look at one.
 constexpr unsigned max_polls_per_clock = 64;
 constexpr Duration clock_is_fresh = std::chrono::microseconds(5);
-constexpr int chunks_per_poll = 4;
+constexpr std::size_t chunks_per_poll = 4;
 constexpr int messages_per_poll = 64;
 
 class ShmRegion final : public Region {
@@ -112,7 +112,8 @@ void ShmCore::read(Read read, OpId id, Deadline deadline) {
   for (const Source& source : read.sources) {
     if (source.peer != nullptr) usable(*source.peer);
   }
-  start(id, {std::make_unique<ShmReading>(std::move(read), bound_reads_), deadline});
+  start(id,
+        {std::make_unique<ShmReading>(std::move(read), bound_reads_, *options_.crew), deadline});
 }
 
 std::int64_t ShmCore::bytes_read(OpId id) const noexcept {
@@ -198,14 +199,12 @@ void ShmCore::step(OpId id, Operation& operation) {
     if (const auto* swapping = std::get_if<Swap>(&operation.work)) return step_swap(id, *swapping);
     auto* reading = std::get_if<std::unique_ptr<ShmReading>>(&operation.work);
     if (reading == nullptr) return;
-    for (int chunk = 0; chunk < chunks_per_poll; ++chunk) {
-      const ShmReading::Progress progress = (*reading)->step(last_request_);
-      operation.waits = progress == ShmReading::Progress::waiting;
-      // A slot may have become free that others wait for.
-      if (!operation.waits) stirred_ = true;
-      if (progress == ShmReading::Progress::done) return finish(id, {});
-      if (operation.waits) return;
-    }
+    const std::int64_t before = (*reading)->bytes_done();
+    const ShmReading::Progress progress = (*reading)->step(last_request_, chunks_per_poll);
+    operation.waits = progress == ShmReading::Progress::waiting;
+    // A slot may have become free that others wait for.
+    if (!operation.waits || (*reading)->bytes_done() > before) stirred_ = true;
+    if (progress == ShmReading::Progress::done) return finish(id, {});
   } catch (...) {
     finish(id, current_exception_status());
   }

@@ -6,6 +6,7 @@
 #include <string>
 
 #include "base/clock.h"
+#include "copy/crew.h"
 #include "fabric/core/fabric.h"
 #include "fabric/core/pool.h"
 
@@ -19,6 +20,8 @@ struct ShmOptions {
   // without this option, the owner packs its memory.
   bool read_process_memory = true;
   const Clock* clock = &steady_clock();
+  // Whose threads copy what is read here, and packed for others.
+  std::shared_ptr<copy::Crew> crew = std::make_shared<copy::Crew>();
 };
 
 // Listens at once. A peer that dies is lost at once; a peer that is not polled for 6 s (stopped, or

@@ -14,6 +14,9 @@ using Path = ShmRemoteRegion::Path;
 // Rows shorter than this cost the kernel more than a second pass over the data costs us.
 constexpr std::int64_t shortest_straight_row = 512;
 
+// Less is copied sooner than a thread is there.
+constexpr std::int64_t smallest_shared_chunk = std::int64_t{64} << 10;
+
 Reading make_reading(Read read, ShmReading::Cache& cache) {
   auto bound = cache.get([&] { return std::make_shared<Bound>(read); }, read);
   return Reading(std::move(read), std::move(bound));
@@ -58,7 +61,8 @@ TensorMemory source_memory(const ShmRemoteRegion& region) {
 
 }  // namespace
 
-ShmReading::ShmReading(Read read, Cache& cache) : reading_(make_reading(std::move(read), cache)) {
+ShmReading::ShmReading(Read read, Cache& cache, copy::Crew& crew)
+    : reading_(make_reading(std::move(read), cache)), crew_(crew) {
   bool all_mapped = true;
   for (const Source& source : reading_.read().sources) {
     Member& member = members_.emplace_back();
@@ -86,6 +90,8 @@ ShmReading::ShmReading(Read read, Cache& cache) : reading_(make_reading(std::mov
       members_[i].packer = std::make_unique<Packer>(bound.source(i), source_memory(region));
     }
   }
+  shares_chunks_ = (way_ == Way::mapped || way_ == Way::straight) && reading_.is_direct() &&
+                   reading_.stream().chunk_bytes >= smallest_shared_chunk;
 }
 
 pid_t ShmReading::Member::pid() const noexcept {
@@ -115,23 +121,19 @@ ShmReading::~ShmReading() {
   }
 }
 
-ShmReading::Progress ShmReading::step(std::uint64_t& last_request) {
-  check_open();
-  if (next_ < reading_.chunk_count()) {
-    if (way_ == Way::mapped) {
-      reading_.copy(next_, mapped_);
-    } else if (way_ == Way::straight) {
-      read_straight(members_.front());
-    } else if (way_ == Way::staged) {
-      reading_.copy_staged(next_, fetch_from(members_.front()));
-    } else {
-      bool all = true;
-      for (Member& member : members_) all = fetch(member, last_request) && all;
-      if (!all) return Progress::waiting;
-      scatter();
-    }
-    if (++next_ < reading_.chunk_count()) return Progress::more;
+ShmReading::Progress ShmReading::step(std::uint64_t& last_request, std::size_t chunks) {
+  const bool shared = shares_chunks_ && crew_.size() > 1;
+  if (shared) chunks *= crew_.size();
+  const std::size_t end = std::min(reading_.chunk_count(), next_ + chunks);
+  if (shared) {
+    check_open();
+    crew_.run(end - next_, [&](std::size_t at) { copy_chunk(next_ + at); });
+    next_ = end;
   }
+  for (; next_ < end; ++next_) {
+    if (!fetch_chunk(last_request)) return Progress::waiting;
+  }
+  if (next_ < reading_.chunk_count()) return Progress::more;
   for (const Member& member : members_) {
     // A pid that ended may have become somebody else's, whose memory we would have read.
     if (member.region->how() == Path::process_memory && os::has_ended(member.pidfd())) {
@@ -142,6 +144,29 @@ ShmReading::Progress ShmReading::step(std::uint64_t& last_request) {
   return Progress::done;
 }
 
+void ShmReading::copy_chunk(std::size_t chunk) {
+  if (way_ == Way::mapped) {
+    reading_.copy(chunk, mapped_);
+  } else {
+    read_straight(chunk, members_.front());
+  }
+}
+
+bool ShmReading::fetch_chunk(std::uint64_t& last_request) {
+  check_open();
+  if (way_ == Way::mapped || way_ == Way::straight) {
+    copy_chunk(next_);
+  } else if (way_ == Way::staged) {
+    reading_.copy_staged(next_, fetch_from(members_.front()));
+  } else {
+    bool all = true;
+    for (Member& member : members_) all = fetch(member, last_request) && all;
+    if (!all) return false;
+    scatter();
+  }
+  return true;
+}
+
 void ShmReading::check_open() const {
   for (const Member& member : members_) {
     if (member.region->still_open(member.ticket)) continue;
@@ -149,12 +174,12 @@ void ShmReading::check_open() const {
   }
 }
 
-void ShmReading::read_straight(const Member& member) {
+void ShmReading::read_straight(std::size_t chunk, const Member& member) {
   TargetSide& targets = reading_.direct();
   const plan::Program& program = targets.program();
   std::vector<iovec> local;
   std::vector<iovec> remote;
-  for (const plan::Run& run : program.runs_of(program.chunks[next_])) {
+  for (const plan::Run& run : program.runs_of(program.chunks[chunk])) {
     const plan::ProgramPart& part = program.parts[run.part];
     const std::size_t bytes = static_cast<std::size_t>(run.length) * item_bytes(part.source);
     const std::byte* const mapped = member.region->mapped()[part.source_tensor];
@@ -169,14 +194,14 @@ void ShmReading::read_straight(const Member& member) {
     });
   }
   read_memory(member, local, remote);
-  targets.store(next_);
+  targets.store(chunk);
 }
 
 void ShmReading::gather(Member& member) {
   const plan::Chunk& chunk = member.packer->program().chunks[next_];
   member.buffer.resize(static_cast<std::size_t>(chunk.wire_bytes));
   member.wire = member.buffer;
-  member.packer->gather(next_, member.buffer, fetch_from(member));
+  member.packer->gather(next_, member.buffer, fetch_from(member), crew_);
 }
 
 bool ShmReading::fetch(Member& member, std::uint64_t& last_request) {
@@ -265,7 +290,7 @@ void ShmReading::scatter() {
     wires.push_back(member.wire);
     member.ready = false;
   }
-  reading_.scatter(next_, wires);
+  reading_.scatter(next_, wires, crew_);
   Member& first = members_.front();
   if (!reduces() && first.region->how() == Path::packed) give_back_slot(first);
 }

@@ -22,8 +22,8 @@ class ShmReading {
 
   using Cache = StreamCache<Bound>;
 
-  // Checks the read: Error(invalid_argument).
-  ShmReading(Read read, Cache& cache);
+  // Checks the read: Error(invalid_argument). The crew is borrowed.
+  ShmReading(Read read, Cache& cache, copy::Crew& crew);
   ShmReading(const ShmReading&) = delete;
   ShmReading& operator=(const ShmReading&) = delete;
   // Gives the read's window slots back.
@@ -32,10 +32,10 @@ class ShmReading {
   const Read& read() const noexcept { return reading_.read(); }
   std::int64_t bytes_done() const noexcept { return reading_.bytes_before(next_); }
 
-  // Gets the read on by at most one chunk. Waiting: nothing can be done until an owner answers.
-  // Done: the gates were open after the last byte. Error(withdrawn, peer_lost, failed) ends the
-  // read.
-  Progress step(std::uint64_t& last_request);
+  // Gets the read on by at most so many chunks for each thread of the crew. Waiting: nothing can be
+  // done until an owner answers. Done: the gates were open after the last byte. Error(withdrawn,
+  // peer_lost, failed) ends the read. However the call ends, no thread is at the read's memory.
+  Progress step(std::uint64_t& last_request, std::size_t chunks);
 
  private:
   struct Asked {
@@ -60,8 +60,12 @@ class ShmReading {
   };
 
   bool reduces() const noexcept { return members_.size() > 1; }
+  // Of the ways mapped and straight.
+  void copy_chunk(std::size_t chunk);
+  // The next one. False: the read has to wait.
+  bool fetch_chunk(std::uint64_t& last_request);
   void check_open() const;
-  void read_straight(const Member& member);
+  void read_straight(std::size_t chunk, const Member& member);
   // False: the read has to wait.
   bool fetch(Member& member, std::uint64_t& last_request);
   void gather(Member& member);
@@ -74,9 +78,11 @@ class ShmReading {
   void scatter();
 
   Reading reading_;
+  copy::Crew& crew_;
   std::vector<Member> members_;
   std::vector<copy::Sources> mapped_;
   enum class Way { mapped, straight, staged, fetched } way_ = Way::fetched;
+  bool shares_chunks_ = false;  // chunks need nothing of this object: several threads may copy
   std::size_t next_ = 0;
 };
 

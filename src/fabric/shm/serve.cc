@@ -189,7 +189,8 @@ void ShmCore::on_ask(const PeerPtr& peer, std::string_view body) {
         program.chunks[ask.chunk].wire_bytes > std::int64_t{slot_bytes}) {
       return answer({Code::invalid_argument, "the stream has no such chunk"});
     }
-    packer.gather(ask.chunk, {peer->window.data() + ask.slot * slot_bytes, slot_bytes});
+    packer.gather(ask.chunk, {peer->window.data() + ask.slot * slot_bytes, slot_bytes},
+                  *options_.crew);
     // The gate may be another process', which does not wait for us.
     if (!exposed.gate.still_open(ask.ticket)) return answer(taken_back);
     answer({}, static_cast<std::uint64_t>(program.chunks[ask.chunk].wire_bytes));

@@ -12,6 +12,7 @@
 #include <fstream>
 #include <optional>
 
+#include "os/io/control_groups.h"
 #include "tensorbus/status.h"
 
 namespace tensorbus::os {
@@ -58,21 +59,13 @@ constexpr GroupFiles version_1{"/memory.limit_in_bytes", "/memory.usage_in_bytes
                                "total_inactive_file"};
 constexpr GroupFiles version_2{"/memory.max", "/memory.current", "inactive_file"};
 
-// Every group up to the root may have a limit.
-std::size_t available_under(const std::string& root, std::string group, const GroupFiles& files) {
-  std::size_t available = SIZE_MAX;
-  while (true) {
-    const std::string folder = root + group;
-    const auto limit = number_in(folder + files.limit);
-    const auto used = number_in(folder + files.used);
-    if (limit && used) {
-      const std::size_t spare = named_number_in(folder + "/memory.stat", files.reclaimable);
-      const std::size_t taken = *used - std::min(*used, spare);
-      available = std::min(available, *limit - std::min(*limit, taken));
-    }
-    if (group.empty()) return available;
-    group.erase(group.rfind('/'));
-  }
+std::size_t available_in(const std::string& folder, const GroupFiles& files) {
+  const auto limit = number_in(folder + files.limit);
+  const auto used = number_in(folder + files.used);
+  if (!limit || !used) return SIZE_MAX;
+  const std::size_t spare = named_number_in(folder + "/memory.stat", files.reclaimable);
+  const std::size_t taken = *used - std::min(*used, spare);
+  return *limit - std::min(*limit, taken);
 }
 
 std::byte* map_or_throw(const Fd& file, std::size_t offset, std::size_t size, int protection,
@@ -97,20 +90,10 @@ std::byte* map_or_throw(const Fd& file, std::size_t offset, std::size_t size, in
 
 std::size_t available_in_groups(std::istream& membership, const std::string& root) {
   std::size_t available = SIZE_MAX;
-  // "0::/group" of version 2, "4:memory:/group" of version 1.
-  for (std::string line; std::getline(membership, line);) {
-    const std::size_t first = line.find(':');
-    const std::size_t second = line.find(":/", first + 1);
-    if (first == std::string::npos || second == std::string::npos) continue;
-    const std::string controllers = "," + line.substr(first + 1, second - first - 1) + ",";
-    std::string group = line.substr(second + 1);
-    if (group == "/") group.clear();
-    if (controllers == ",,") {
-      available = std::min(available, available_under(root, group, version_2));
-    } else if (controllers.find(",memory,") != std::string::npos) {
-      available = std::min(available, available_under(root + "/memory", group, version_1));
-    }
-  }
+  for_each_group(membership, root, "memory", [&](const std::string& folder, GroupVersion version) {
+    const GroupFiles& files = version == GroupVersion::two ? version_2 : version_1;
+    available = std::min(available, available_in(folder, files));
+  });
   return available;
 }
 

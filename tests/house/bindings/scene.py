@@ -372,6 +372,8 @@ class Buses:
             "BusClient.replace": lambda: (left, "batch", None, self.tensors, 0.0),
             "BusClient.moved": lambda: (left, "batch", None, self.tensors),
             "BusClient.rank": lambda: (left,),
+            "BusClient.copy_threads": lambda: (left,),
+            "BusClient.copy_into": lambda: (left, [torch.ones(2)], [torch.ones(2)]),
             "BusClient.publish": lambda: (
                 left, "batch", None, self.tensors, None, 0.0, False, 0.0,
             ),
