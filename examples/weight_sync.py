@@ -1,117 +1,179 @@
-"""Two trainer ranks hand a transformer's weights to two inference ranks, round after round.
+"""A rank of a trainer that publishes its weights after every step, or of an engine that pulls them.
 
-Trainers hold rows in float32, engines columns in bfloat16. All are separate programs, each with the
-agent of its rank; `examples/demo.py` starts them, and tells the trainers when to begin a round.
+Two trainer ranks hold rows in float32. The two ranks of an engine are tensor parallel, in bfloat16:
+fused projections cut by head, the others by rows or columns. `examples/demo.py` starts them all.
 
-    AGENT_RANK=0 python examples/weight_sync.py trainer --store tensorbus://127.0.0.1:29500
+    export TENSORBUS_STORE=tensorbus://127.0.0.1:29500
+    AGENT_RANK=0 python examples/weight_sync.py trainer 0
 """
 
-import argparse
+import json
+import os
+import sys
 import threading
 import time
+from collections.abc import Iterator, Mapping
+from typing import Any
 
 import tensorbus
 import torch
-from tensorbus import PeerLostError, Shard
-from tensorbus.kvstore import CoreStore, connect
-from torch import nn
+from tensorbus import Part, Sharded, TensorBusClient
+from tensorbus.kvstore import KVStore, connect
 
 RANKS = 2  # of each side
+LAYERS, HIDDEN, KV, INNER, WORDS = 4, 1024, 256, 3072, 8192
+STEP = 8.0  # what training adds to every weight
+STEP_TIME = 0.5
+PACES = (0.6, 0.8)  # seconds that an engine rank generates with a version
+# Ranks of one side do not agree on a version by themselves yet.
+EACH_FOR_ITSELF: dict[str, Any] = {"together": False}
 
-
-def make_model() -> nn.Module:
-    torch.manual_seed(7)
-    layer = nn.TransformerEncoderLayer(d_model=768, nhead=12, dim_feedforward=3072)
-    body = nn.TransformerEncoder(layer, 4, enable_nested_tensor=False)
-    return nn.ModuleDict({"words": nn.Embedding(9999, 768), "body": body})
-
-
-@torch.no_grad()
-def train(tensor: torch.Tensor) -> None:
-    """Stands for a step of the optimiser; element by element, so that engines can check it."""
-    tensor.mul_(0.9).add_(0.001)
-
-
-def trainer(store: CoreStore, rounds: int) -> None:
-    client, info = tensorbus.bootstrap_client()
-    rows = {
-        name: tensorbus.share_(weight.detach().chunk(RANKS, 0)[info.agent_rank].clone())
-        for name, weight in make_model().named_parameters()
+SHAPES: dict[str, tuple[int, ...]] = {"embed.weight": (WORDS, HIDDEN), "norm.weight": (HIDDEN,)}
+for layer in range(LAYERS):
+    SHAPES |= {
+        f"layers.{layer}.{name}.weight": shape
+        for name, shape in {
+            "q_proj": (HIDDEN, HIDDEN),
+            "k_proj": (KV, HIDDEN),
+            "v_proj": (KV, HIDDEN),
+            "o_proj": (HIDDEN, HIDDEN),
+            "gate_proj": (INNER, HIDDEN),
+            "up_proj": (INNER, HIDDEN),
+            "down_proj": (HIDDEN, INNER),
+        }.items()
     }
-    client.init_pair("weights", "trainers", "engines", RANKS, (RANKS,), [Shard(0)])
-    batch = client.register_tensors("model", [(t, "weights", n) for n, t in rows.items()])
-    for step in range(1, rounds + 1):
-        store.wait_for_key(f"go/{step}", timeout=60)
-        for tensor in rows.values():
-            train(tensor)
-        store.set(f"sending/{step}/{info.agent_rank}", "")
+FUSED = {
+    "*.qkv_proj.weight": [("q_proj", HIDDEN), ("k_proj", KV), ("v_proj", KV)],
+    "*.gate_up_proj.weight": [("gate_proj", INNER), ("up_proj", INNER)],
+}
+
+
+def box(name: str, start: tuple[int, ...], shape: tuple[int, ...]) -> torch.Tensor:
+    """What a box of a tensor holds before the first step: every element another number."""
+    number = torch.full(shape, list(SHAPES).index(name))
+    for dim, (begin, size) in enumerate(zip(start, shape, strict=True)):
+        index = torch.arange(begin, begin + size) * (7919, 104729)[dim]
+        number += index.view([-1 if each == dim else 1 for each in range(len(shape))])
+    return (number % 65521).float() / 64
+
+
+def end_with_parent() -> None:
+    """The demo holds the other end of our standard input: it is closed by whatever ends it."""
+
+    def watch() -> None:
+        os.read(0, 1)
+        os._exit(1)
+
+    threading.Thread(target=watch, daemon=True).start()
+
+
+def tell(event: str, **more: Any) -> None:
+    print(json.dumps({"event": event, "rank": int(sys.argv[2]), **more}), flush=True)
+
+
+def last_version(store: KVStore) -> float:
+    """When to stop, once the demo has said so."""
+    return float(store.get("last")) if store.exists("last") else float("inf")
+
+
+def trainer(client: TensorBusClient, store: KVStore, rank: int) -> None:
+    weights = {}
+    for name, (rows, *rest) in SHAPES.items():
+        start, shape = (rank * rows // RANKS, *(0 for _ in rest)), (rows // RANKS, *rest)
+        weights[name] = Sharded(box(name, start, shape), f"{RANKS}:S0", rank)
+    link = client.link("trainer", expected_world_size=RANKS)
+    version = 0
+    while version < last_version(store):
+        for weight in weights.values():
+            weight.tensor.add_(STEP)  # stands for training
         begin = time.perf_counter()
-        try:
-            batch.transfer("send", blocking=True)
-            end = "read by all"
-        except PeerLostError as error:
-            end = ", ".join(f"{rank} {how}" for rank, how in sorted(error.readers.items()))
-        seconds = time.perf_counter() - begin
-        store.set(f"sent/{step}/{info.agent_rank}", f"{seconds} {end}")
-    client.close()
+        version = link.publish("policy", weights, dtype=torch.bfloat16, on_full="withdraw")
+        tell("published", version=version, seconds=time.perf_counter() - begin)
+        time.sleep(STEP_TIME)  # an accelerator would be at work now
+    store.wait_for_key("end", timeout=60)  # what is published ends with this process
 
 
-def engine(store: CoreStore, rounds: int, hangs_in: int = 0) -> None:
-    client, info = tensorbus.bootstrap_client()
-    mine = info.agent_rank - RANKS
-    whole = {name: weight.detach() for name, weight in make_model().named_parameters()}
-    columns = {
-        name: tensorbus.empty(weight.chunk(RANKS, -1)[mine].shape, torch.bfloat16)
-        for name, weight in whole.items()
+def engine_tensors(rank: int) -> dict[str, Any]:
+    """Plain tensors of this rank, under the trainers' names."""
+    fused_rows = {"qkv_proj": HIDDEN + 2 * KV, "gate_up_proj": 2 * INNER}
+    state = {
+        f"layers.{layer}.{name}.weight": torch.zeros(rows // RANKS, HIDDEN, dtype=torch.bfloat16)
+        for layer in range(LAYERS)
+        for name, rows in fused_rows.items()
     }
-    client.init_pair("weights", "engines", "trainers", RANKS, (RANKS,), [Shard(-1)])
-    batch = client.register_tensors("model", [(t, "weights", n) for n, t in columns.items()])
-    trained = 0
-    while trained < rounds:
-        if trained + 1 == hangs_in:
-            store.set(f"ready/{info.agent_rank}", str(trained))
-            threading.Event().wait()  # until it is killed
-        recv = batch.transfer("recv")
-        store.set(f"ready/{info.agent_rank}", str(trained))
-        show_progress(recv, store, info.agent_rank)
-        done = recv.result(timeout=60)
-        store.set(f"read/{done.round}/{info.agent_rank}", "")
-        for _ in range(done.round - trained):  # one that was restarted has missed some
-            for weight in whole.values():
-                train(weight)
-        trained = done.round
-        for name, weight in whole.items():
-            expected = weight.chunk(RANKS, -1)[mine].to(torch.bfloat16)
-            if not torch.equal(columns[name], expected):
-                raise SystemExit(f"round {done.round}: {name} is wrong")
-        count = sum(tensor.numel() for tensor in columns.values())
-        store.set(f"verified/{done.round}/{info.agent_rank}", str(count))
-    client.close()
+    views = tensorbus.fused(state, FUSED, rank=rank, size=RANKS)
+    for name, (rows, *columns) in SHAPES.items():
+        if name.endswith(("o_proj.weight", "down_proj.weight")):
+            part = torch.zeros(rows, columns[0] // RANKS, dtype=torch.bfloat16)
+            views[name] = Sharded(part, f"{RANKS}:S1", rank)
+        elif name == "embed.weight":
+            part = torch.zeros(rows // RANKS, HIDDEN, dtype=torch.bfloat16)
+            views[name] = Sharded(part, f"{RANKS}:S0", rank)
+        elif name not in views:
+            views[name] = torch.zeros(rows, dtype=torch.bfloat16)
+    return views
 
 
-def show_progress(recv: tensorbus.Transfer, store: CoreStore, rank: int) -> None:
-    def report() -> None:
-        while not recv.done():
-            if recv.progress.total:
-                store.set(f"progress/{rank}", str(recv.progress.done / recv.progress.total))
-            time.sleep(0.02)
+def parts_of(views: Mapping[str, Any]) -> Iterator[tuple[str, Part]]:
+    for name, view in views.items():
+        if isinstance(view, Sharded):
+            yield from ((name, part) for part in view.parts())
+        else:
+            yield name, view if isinstance(view, Part) else Part(view, view.shape, (0,))
 
-    threading.Thread(target=report, daemon=True).start()
+
+class Check:
+    """What training gives, computed here, for every element that this rank holds."""
+
+    def __init__(self, views: Mapping[str, Any]) -> None:
+        self._parts = list(parts_of(views))
+        self._begun = [
+            box(name, part.start, tuple(part.tensor.shape)) for name, part in self._parts
+        ]
+        self.bytes = sum(part.tensor.nbytes for _, part in self._parts)
+        self._copied = [torch.ones(self.bytes // 2, dtype=torch.bfloat16) for _ in range(2)]
+
+    def __call__(self, version: int) -> None:
+        for (name, part), begun in zip(self._parts, self._begun, strict=True):
+            if not torch.equal(part.tensor, (begun + STEP * version).to(torch.bfloat16)):
+                raise SystemExit(f'version {version}: "{name}" is wrong')
+
+    def seconds_of_a_plain_copy(self) -> float:
+        """Of as many bytes, in one thread as a pull, from warm memory to warm memory."""
+        times = []
+        for _ in range(3):
+            begin = time.perf_counter()
+            self._copied[0].copy_(self._copied[1])
+            times.append(time.perf_counter() - begin)
+        return min(times)
+
+
+def engine(client: TensorBusClient, store: KVStore, rank: int) -> None:
+    views = engine_tensors(rank)
+    check = Check(views)
+    link = client.link("engine", "trainer", RANKS)
+    version = None
+    while version is None or version < last_version(store):
+        # If a newer version is there the pull does not wait, and its time is that of the bytes.
+        ready = version is not None and link.newest("policy") > version
+        before = version or 0
+        begin = time.perf_counter()
+        version = link.pull("policy", views, newer_than=version, timeout=60, **EACH_FOR_ITSELF)
+        seconds = time.perf_counter() - begin
+        copy = check.seconds_of_a_plain_copy()
+        check(version)
+        tell("pulled", version=version, skipped=version - before - 1, seconds=seconds, ready=ready,
+             copy=copy, bytes=check.bytes)  # fmt: skip
+        time.sleep(PACES[rank])  # stands for generating
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("role", choices=["trainer", "engine"])
-    parser.add_argument("--store", required=True)
-    parser.add_argument("--rounds", type=int, default=6)
-    parser.add_argument("--hangs-in", type=int, default=0, help="an engine: the round to hang in")
-    arguments = parser.parse_args()
+    role, rank = sys.argv[1], int(sys.argv[2])
     torch.set_num_threads(1)
-    with connect(arguments.store, component="demo") as store:
-        if arguments.role == "trainer":
-            trainer(store, arguments.rounds)
-        else:
-            engine(store, arguments.rounds, arguments.hangs_in)
+    if "ENDS_WITH_ITS_INPUT" in os.environ:
+        end_with_parent()
+    with TensorBusClient.embedded() as client, connect(os.environ["TENSORBUS_STORE"]) as store:
+        (trainer if role == "trainer" else engine)(client, store, rank)
 
 
 if __name__ == "__main__":

@@ -1,39 +1,95 @@
-"""An inference rank: takes every version and generates with it; two of them share the layers."""
+"""An engine rank: pulls the newest version when it likes, and generates with it.
 
+python engine.py NAME RANK SIZE LETTERS
+"""
+
+import contextlib
+import os
 import sys
+from pathlib import Path
+from typing import Any
 
+import reference
 import torch
-from group import join, last_version, link, newest_of_all, tell
-from model import Poet, generate
-from torch.distributed.device_mesh import init_device_mesh
-from torch.distributed.tensor.parallel import (
-    ColwiseParallel,
-    RowwiseParallel,
-    parallelize_module,
-)
+import torch.distributed as dist
+from events import end_with_parent, tell, telling
+from served_model import ServedModel
+from tensorbus import EndOfStreamError, Link, TensorBusClient, VersionGoneError
+
+# Ranks of one side do not agree on a version by themselves yet: each pulls alone, and
+# `same_at_all_ranks` makes good what differs. Without this argument it finds nothing to do.
+EACH_FOR_ITSELF: dict[str, Any] = {"together": False}
+PATIENCE = 120.0
 
 
-def main(side: str, size: int) -> None:
-    join(side, size)
-    model = Poet()
+def pull(link: Link, views: dict[str, object], newer_than: int | None) -> int:
+    options = {"newer_than": newer_than, **EACH_FOR_ITSELF}
+    return same_at_all_ranks(link, views, timed_pull(link, views, newer_than, **options))
+
+
+def timed_pull(link: Link, views: dict[str, object], has: int | None, **options: Any) -> int:
+    # If a newer version is there the pull does not wait: its time is that of the bytes.
+    ready = has is not None and link.newest("policy") > has
+    with telling("pull", first=has is None, ready=ready) as told:
+        told["version"] = link.pull("policy", views, timeout=PATIENCE, **options)
+    return told["version"]
+
+
+def same_at_all_ranks(link: Link, views: dict[str, object], version: int) -> int:
+    """Ranks that serve together must have one version: they ask for that of the first rank, and if
+    it is gone all begin again with the newest."""
+    while dist.is_initialized() and not all_have(first := of_first_rank(version), version):
+        with contextlib.suppress(VersionGoneError):
+            version = timed_pull(link, views, version, version=first, together=False)
+        if not all_have(first, version):
+            version = timed_pull(link, views, version, together=False)
+    return version
+
+
+def of_first_rank(version: int) -> int:
+    first = torch.tensor(version)
+    dist.broadcast(first, 0)
+    return int(first)
+
+
+def all_have(wanted: int, version: int) -> bool:
+    agree = torch.tensor(int(version == wanted))
+    dist.all_reduce(agree, dist.ReduceOp.MIN)
+    return bool(agree)
+
+
+def join(name: str, rank: int, size: int) -> None:
+    """A gloo group of this engine's ranks, through torch's protocol on the same store."""
+    host, port = os.environ["TENSORBUS_STORE"].removeprefix("tensorbus://").split(":")
+    store = dist.TCPStore(host, int(port), is_master=False, wait_for_workers=False)
+    dist.init_process_group("gloo", store=dist.PrefixStore(name, store), rank=rank, world_size=size)
+
+
+def serve(link: Link, model: ServedModel, letters: int) -> None:
+    folder = Path(os.environ["REFERENCES"])
+    views = model.views()
+    version = None
+    while True:
+        version = pull(link, views, version)
+        compared = reference.compare(folder, version, model.weights, model.rank, model.size)
+        tell("verified", version=version, bytes=compared)
+        with telling("generate", version=version) as told:
+            told["text"] = model.generate("the ", letters)
+            told["newest"] = link.newest("policy")
+
+
+def main(name: str, rank: int, size: int, letters: int) -> None:
+    end_with_parent()
+    torch.set_num_threads(1)
     if size > 1:
-        # The wide layers are split: each rank holds half of their weights.
-        mesh = init_device_mesh("cpu", (size,))
-        for block in model.blocks:
-            parallelize_module(block, mesh, {"up": ColwiseParallel(), "down": RowwiseParallel()})
-    bus = link(side, "trainer", size)
-    version = 0
-    while version < last_version():
-        version = bus.recv_state_dict("policy", model.state_dict(), timeout=60)
-        # Ranks that join a running trainer may begin with different versions.
-        if version < (newest := newest_of_all(version)):
-            version = bus.recv_state_dict("policy", model.state_dict(), version=newest, timeout=60)
-        tell("received", version=version)
-        text = generate(model, "the ", 26)
-        tell("generated", version=version, text=text.replace("\n", "/"))
-    torch.distributed.barrier()
-    bus.close()
+        join(name, rank, size)
+    with TensorBusClient.embedded() as client:
+        link = client.link(name, "trainer", size)
+        try:
+            serve(link, ServedModel(rank, size), letters)
+        except EndOfStreamError:
+            link.close()
 
 
 if __name__ == "__main__":
-    main(sys.argv[1], int(sys.argv[2]))
+    main(sys.argv[1], *map(int, sys.argv[2:]))

@@ -1,140 +1,117 @@
-"""Trainers that learn and engines that generate, one of which is killed and comes back.
+"""A trainer that waits for nobody, and engines that are slow, late, or killed and come back.
 
-python examples/rl_weight_sync/run.py [--versions 8] [--picture timeline.svg]
+python examples/rl_weight_sync/run.py [--versions 40] [--picture timeline.svg]
 """
 
 from __future__ import annotations
 
 import argparse
-import contextlib
-import json
 import os
-import queue
 import signal
-import subprocess
 import sys
-import threading
-import time
-from collections.abc import Iterator
+import tempfile
 from pathlib import Path
+from types import FrameType
 from typing import Any
 
+from job import Job
+from report import print_line, print_table
 from tensorbus.kvstore import KVStore, StoreServer, connect
 from timeline import draw
 
-HERE = Path(__file__).parent
-LANES = [(0, "trainer 0"), (1, "trainer 1"), (2, "solo"), (3, "duo 0"), (4, "duo 1")]
-SOLO = 2
-PATIENCE = 300.0  # it takes less than two minutes on two cores of their own
+PATIENCE = 300.0  # it takes less than a minute on two cores of their own
+# Ranks of each engine, and how many times the letters of the others it generates with a version.
+ENGINES = {"duo": (2, 1), "slow": (1, 8), "late": (1, 1), "solo": (1, 1)}
+LANES = ["trainer 0", "trainer 1", "duo 0", "duo 1", "slow", "late", "solo"]
+VICTIM = "solo"
 
 
-class Job:
-    """All processes of the run, and what they tell."""
+class Story:
+    """What happens when, by what the processes tell."""
 
-    def __init__(self, url: str) -> None:
-        self._url = url
-        self._told: queue.Queue[dict[str, Any]] = queue.Queue()
-        self.running: dict[int, subprocess.Popen[str]] = {}
-        self.events: list[dict[str, Any]] = []
+    def __init__(self, job: Job, store: KVStore, versions: int, letters: int) -> None:
+        self._job, self._store = job, store
+        self._versions, self._letters = versions, letters
+        self._published = 0
+        self._served: dict[str, int] = dict.fromkeys(LANES, 0)  # since the lane last began
+        self._killed_at = 0
+        self._is_told_to_end = False
 
-    def start(self, agent_rank: int, rank: int, *command: object) -> None:
-        process = subprocess.Popen(
-            [sys.executable, *map(str, command)],
-            cwd=HERE,
-            env=os.environ
-            | {
-                "TENSORBUS_STORE": self._url,
-                "AGENT_RANK": str(agent_rank),
-                "RANK": str(rank),
-                "STARTED": str(sum(event["event"] == "started" for event in self.events)),
-            },
-            stdout=subprocess.PIPE,
-            text=True,
-        )
-        self.running[agent_rank] = process
-        threading.Thread(target=self._listen, args=[agent_rank, process], daemon=True).start()
+    def begin(self) -> None:
+        self._job.start_trainers()
+        for name in ("duo", "slow", VICTIM):
+            self._start(name)
 
-    def note(self, rank: int, event: str) -> None:
-        self.show({"time": time.time(), "rank": rank, "event": event})
+    def hear(self, event: dict[str, Any]) -> None:
+        lane = event["lane"]
+        if event["event"] == "publish":
+            self._published = max(self._published, event["version"])
+        if event["event"] == "generate":
+            self._served[lane] += 1
+        self._go_on()
 
-    def show(self, event: dict[str, Any]) -> None:
-        self.events.append(event)
-        name = dict(LANES)[event["rank"]]
-        more = {k: v for k, v in event.items() if k not in ("time", "rank", "event")}
-        print(f"{name:>9}  {event['event']:<9}", *(f"{k}={v!r}" for k, v in more.items()))
+    def _go_on(self) -> None:
+        job = self._job
+        if "late" not in job.started and self._served["slow"] >= 1:
+            self._start("late")
+        if not self._killed_at and self._served[VICTIM] >= 3:
+            job.kill(VICTIM)
+            self._killed_at = self._published
+            self._served[VICTIM] = 0
+        is_back = job.started.count(VICTIM) == 2
+        if self._killed_at and not is_back and self._published >= self._killed_at + 3:
+            self._start(VICTIM)
+        if is_back and min(self._served[name] for name in LANES[2:]) >= 2:
+            self._end()
 
-    def _listen(self, rank: int, process: subprocess.Popen[str]) -> None:
-        assert process.stdout is not None
-        for line in process.stdout:
-            with contextlib.suppress(json.JSONDecodeError):
-                self._told.put(json.loads(line))
-        self._told.put(
-            {"time": time.time(), "rank": rank, "event": "ended", "code": process.wait()}
-        )
+    def _end(self) -> None:
+        """Once: two more versions, or as many as were asked for."""
+        if not self._is_told_to_end:
+            self._store.set("last", str(max(self._versions, self._published + 2)))
+            self._is_told_to_end = True
 
-    def told(self, timeout: float) -> Iterator[dict[str, Any]]:
-        """What is told until all have ended."""
-        end = time.monotonic() + timeout
-        while self.running:
-            try:
-                event = self._told.get(timeout=max(0.0, end - time.monotonic()))
-            except queue.Empty:
-                raise SystemExit("it takes too long") from None
-            if event["event"] != "ended":
-                self.show(event)
-            elif self.running[event["rank"]].poll() is not None:
-                process = self.running.pop(event["rank"])
-                if process.returncode not in (0, -signal.SIGKILL):
-                    raise SystemExit(f"{dict(LANES)[event['rank']]} failed: {process.returncode}")
-            yield event
+    def _start(self, name: str) -> None:
+        size, times = ENGINES[name]
+        for rank in range(size):
+            lane = f"{name} {rank}" if size > 1 else name
+            self._job.start(
+                lane, LANES.index(lane), "engine.py", name, rank, size, times * self._letters
+            )
 
-    def kill(self, rank: int) -> None:
-        self.running[rank].kill()
-        self.note(rank, "killed")
 
-    def close(self) -> None:
-        for process in self.running.values():
-            process.kill()
-            process.wait()
+def run(versions: int, letters: int, folder: Path) -> list[dict[str, Any]]:
+    with (
+        StoreServer("127.0.0.1", 0) as server,
+        connect(server.url) as store,
+        Job(server.url, folder) as job,
+    ):
+        story = Story(job, store, versions, letters)
+        story.begin()
+        for event in job.events_until_all_have_ended(PATIENCE):
+            print_line(event, job.began)
+            story.hear(event)
+        return job.events
+
+
+def end_by_signal(number: int, _: FrameType | None) -> None:
+    sys.exit(128 + number)
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser()
-    parser.add_argument("--versions", type=int, default=8)
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--versions", type=int, default=40, help="at least so many (default 40)")
+    parser.add_argument("--letters", type=int, default=26, help="generated with a version")
     parser.add_argument("--picture", type=Path, default=Path("timeline.svg"))
     options = parser.parse_args()
-    with StoreServer("127.0.0.1", 0) as server, connect(server.url) as store:
-        job = Job(server.url)
+    signal.signal(signal.SIGTERM, end_by_signal)  # as Ctrl-C: nothing is left behind
+    with tempfile.TemporaryDirectory() as folder:
         try:
-            run(job, store, options.versions)
-        finally:
-            job.close()
-    options.picture.write_text(draw(LANES, job.events))
-    losses = [event["loss"] for event in job.events if event["event"] == "trained"]
-    print(f"the loss fell from {losses[0]} to {losses[-1]}; the timeline is in {options.picture}")
-
-
-def run(job: Job, store: KVStore, versions: int) -> None:
-    for rank in range(2):
-        job.start(rank, rank, "trainer.py")
-        job.start(3 + rank, rank, "engine.py", "duo", 2)
-    job.start(SOLO, 0, "engine.py", "solo", 1)
-    taken: list[int] = []  # by the solo engine since it last began
-    back = False
-    for event in job.told(PATIENCE):
-        if event["rank"] != SOLO:
-            continue
-        if event["event"] == "ended" and event["code"] == -signal.SIGKILL:
-            back = True
-            taken.clear()
-            job.note(SOLO, "started")
-            job.start(SOLO, 0, "engine.py", "solo", 1)
-        elif event["event"] == "received":
-            taken.append(event["version"])
-        if len(taken) == 2 and not back and event["event"] == "generated":
-            job.kill(SOLO)
-        if len(taken) == 3 and back and event["event"] == "received":
-            store.set("last", str(max(versions, event["version"] + 2)))
+            events = run(options.versions, options.letters, Path(folder))
+        except KeyboardInterrupt:
+            sys.exit(130)
+    print_table(events, LANES)
+    options.picture.write_text(draw(LANES, events))
+    print(f"the timeline is in {os.fspath(options.picture)}")
 
 
 if __name__ == "__main__":

@@ -219,13 +219,14 @@ class Link:
             if registered is None or registered.form != form:
                 self._register_shelf(key, entries, form, left, keep=keep, dtype=dtype)
             try:
-                return self._core().publish(
+                self._last[key] = self._core().publish(
                     self._batch(key), self.local_name, entries.views, version, patience,
                     on_full == "withdraw", left(),
                 )  # fmt: skip
             except Exception as error:
                 self._end_if_stale(key, error)
                 raise
+            return self._last[key]
 
     def pull(
         self,

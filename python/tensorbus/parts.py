@@ -30,6 +30,7 @@ class Part:
     shape: Sequence[int]
     start: Sequence[int]
     pad: float | None = field(default=None, kw_only=True)
+    _local: tuple[int, ...] = field(default=(), init=False, repr=False)
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "shape", tuple(map(int, self.shape)))
@@ -37,6 +38,7 @@ class Part:
         if isinstance(self.tensor, dtensor_types()):
             raise ValueError("a DTensor says itself what it holds; pass it without a Part")
         local = tuple(self.tensor.shape)
+        object.__setattr__(self, "_local", local)
         if not len(local) == len(self.shape) == len(self.start):
             raise ValueError(
                 f"a part of shape {local} that begins at {self.start} of a whole {self.shape}: "
@@ -50,6 +52,9 @@ class Part:
                 f"a part of shape {local} that begins at {self.start} reaches beyond its whole "
                 f"{self.shape}; if that is padding, say with what: pad=0"
             )
+
+    def has_shape_of(self, tensor: Any) -> bool:
+        return self._local == tuple(tensor.shape)
 
     def fill_padding(self) -> None:
         """Sets what lies beyond the whole."""
@@ -74,9 +79,20 @@ class Sharded:
     layout: _core.Layout | str
     rank: int
     shape: Sequence[int] | None = None
+    _whole: Part | None = field(default=None, init=False, repr=False)
 
     def parts(self) -> list[Part]:
         """One, or with a StridedShard as many as it has pieces."""
+        # Every call of a link asks. One part is the tensor itself, wherever it is by then; of
+        # several parts each is a view, which `share_` would leave behind in the old memory.
+        known = self._whole
+        if known is not None and known.has_shape_of(self.tensor):
+            return [known]
+        parts = self._make_parts()
+        object.__setattr__(self, "_whole", parts[0] if len(parts) == 1 else None)
+        return parts
+
+    def _make_parts(self) -> list[Part]:
         layout = _core.Layout.parse(self.layout) if isinstance(self.layout, str) else self.layout
         if any(isinstance(placement, Partial) for placement in layout.placements):
             raise ValueError(f"{layout!r} has a Partial placement; only a DTensor can have that")
@@ -89,9 +105,11 @@ class Sharded:
             )
         slices = layout.slices(shape, self.rank)
         pieces = [each if isinstance(each, tuple) else (each,) for each in slices]
+        if all(len(each) == 1 for each in pieces):
+            return [Part(self.tensor, shape, [each[0].start for each in pieces])]
         parts = []
         for chosen in itertools.product(*(_with_local(each) for each in pieces)):
-            view = self.tensor[tuple(here for here, _ in chosen)] if len(chosen) else self.tensor
+            view = self.tensor[tuple(here for here, _ in chosen)]
             parts.append(Part(view, shape, [there.start for _, there in chosen]))
         return parts
 

@@ -1,5 +1,6 @@
 """What `make demo` runs."""
 
+import re
 import sys
 from pathlib import Path
 
@@ -11,14 +12,16 @@ DEMO = Path(__file__).parents[2] / "examples" / "demo.py"
 
 @pytest.mark.timeout(180)
 def test_the_demo_verifies_every_element_and_survives_a_kill(start_program: Start) -> None:
-    demo = start_program(sys.executable, str(DEMO), "--rounds", "2")
+    demo = start_program(sys.executable, str(DEMO), "--pulls", "2")
     assert demo.wait(170) == 0, demo.errors
     lines = []
-    while demo.has_line(0.0):
+    while demo.has_line(0.0) and "was compared with" not in "".join(lines[-1:]):
         lines.append(demo.line())
-        if "compared with" in lines[-1]:
-            break
-    assert "every element of every round was compared" in lines[-1], lines
-    killed_in, after = [line for line in lines if "elements right" in line]
-    assert "2 read, 3 lost; " in killed_in
-    assert "read by all; " in after
+    assert "every element of every pull was compared" in lines[-1], lines
+    pulls = [line for line in lines if re.match(r" +[01] +\d+ +\d+ ", line)]
+    (killed,) = [number for number, line in enumerate(pulls) if "then it was killed" in line]
+    back = [int(line.split()[1]) for line in pulls[killed + 1 :] if line.split()[0] == "1"]
+    assert len(back) >= 3, "two pulls, and the last version"
+    assert back[0] > int(pulls[killed].split()[1]), "the trainers went on while it was dead"
+    last = {line.split()[0]: int(line.split()[1]) for line in pulls}
+    assert last["0"] == last["1"], "both end with the last version"

@@ -12,7 +12,7 @@ import pytest
 import torch
 from buses import Bus, caught, together
 from links import dtensor, links
-from tensorbus import Part, Sharded, TensorBusClient, fused
+from tensorbus import Part, Sharded, TensorBusClient, fused, share_
 from torch_oracle import same_bits
 
 RANKS = range(8)
@@ -83,6 +83,20 @@ def test_shards_by_layout_of_several_replicas(bus: Bus):
         Sharded(torch.zeros(3), "2:S0", 0, (5, 5)).parts()
     with pytest.raises(ValueError, match="Partial"):
         Sharded(torch.zeros(3), "2:P", 0).parts()
+
+
+@pytest.mark.proves("L2.2")
+def test_a_shard_is_looked_at_once_and_found_where_its_tensor_is(bus: Bus):
+    (trainer,), (engine,) = links(bus, "t", "e", [0]), links(bus, "e", "t", [1])
+    tensor = torch.zeros(3, 4)
+    shard = Sharded(tensor, "2:S1", 1)
+    assert shard.parts()[0] is shard.parts()[0]
+    for version in (1.0, 2.0):
+        exchange([trainer], [{"w": torch.full((3, 8), version)}], [engine], [{"w": shard}])
+        assert tensor.unique().tolist() == [version]
+        share_(tensor)
+    tensor.data = torch.zeros(3, 5)
+    assert shard.parts()[0].shape == (3, 10)
 
 
 @pytest.mark.proves("L2.3")

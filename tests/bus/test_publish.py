@@ -299,6 +299,26 @@ def test_survivors_publish_again_when_all_have_registered_again(daemons: Bus, st
     assert again.versions(1) == [version]
 
 
+@pytest.mark.proves("L1.13")
+def test_versions_go_on_when_a_publishers_agent_is_replaced(daemons: Bus):
+    (trainer,) = publishers(daemons, [0])
+    for version in (1, 2, 3):
+        assert trainer.publish("policy", state(float(version))) == version
+    (engine,) = links(daemons, "engine", "trainer", [1])
+    views = state(0.0)
+    assert engine.pull("policy", views) == 3
+    daemons.agents[0].kill()
+    daemons.start_agent(0)
+    eventually(
+        lambda: caught(lambda: trainer.publish("policy", state(4.0), timeout=5)) is None,
+        "the publisher to be registered with its new agent",
+        pause=0.1,
+    )
+    assert trainer.newest("policy") > 3
+    assert engine.pull("policy", views) == trainer.newest("policy")
+    assert values(views) == {4.0}
+
+
 @pytest.mark.proves("L1.3", "L2.1", "L2.3", "L2.5")
 def test_parts_are_published_and_pulled_as_they_are_sent(bus: Bus):
     whole = torch.arange(60.0).reshape(10, 6)
