@@ -301,13 +301,16 @@ void ShelfUser::on_pulled(const Pending& pending, const Outcome& outcome) {
   world_.say("rank {}: pull: {}", rank_, outcome.status.message);
   ++world_.report.counts[together ? "failed joint pulls" : "failed pulls"];
   after_error_.assign(loan_->numbers(0).begin(), loan_->numbers(0).end());
-  if (outcome.status.code == Code::invalid_argument) phase_ = Phase::enlist;
   if (outcome.absence == Absence::gone && !pending.pull.version && !together) {
     world_.violate("I23", fmt::format("rank {}: no version was named, and it is gone", rank_));
   }
   if (pending.at_rest) {
     world_.violate("I24", fmt::format("rank {}: {}", rank_, outcome.status.message));
   }
+  if (outcome.status.code != Code::invalid_argument) return;
+  // What ranks ask for together may exclude each other: their registrations are still there.
+  if (together) return leave();
+  phase_ = Phase::enlist;
 }
 
 void ShelfUser::check_pulled(const Pending& pending, const Outcome& outcome) {
