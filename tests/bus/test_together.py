@@ -112,7 +112,8 @@ def test_who_does_not_pull_is_named(bus: Bus):
     assert engine.pull() == 1
     for late in engine.errors({"timeout": 0.5}, {"timeout": 0.5}):
         assert isinstance(late, TimeoutError)
-        assert 'rank 3 of side "engine" has not pulled' in str(late)
+        # Who was a little sooner does not pull any more, either.
+        assert re.search(r'rank ([12], )?3 of side "engine" has not pulled', str(late)), late
     assert engine.call(2, together=False)() == 1, "who pulls for itself waits for nobody"
     assert engine.pull() == 1
 

@@ -113,6 +113,42 @@ TEST_F(ShelfTest, AShelfOutlivesItsWorkerUntilAllHavePublishedAgain) {
   expect_pulled(10, 3, 300);
 }
 
+TEST_F(ShelfTest, WhatIsPublishedBeforeTheOthersHaveRegisteredAgainWaitsForThem) {
+  open(trainer, 2);
+  publish_all(100);
+  fleet.node(0).kill();
+  fleet.node(0).restart();
+  fleet.wait_ok({{0, fleet.node(0).submit(pair_of(trainer, true))}});
+  const CommandId registering = enlist(trainer, 0, 2);
+  const CommandId early =
+      fleet.node(0).submit(Publish{"b", {}, {}, 10, false}, nullptr, within(seconds(2)));
+  fleet.cluster.run_until([] { return false; }, 500);
+  EXPECT_EQ(fleet.node(0).outcome(early), nullptr);
+  const CommandId too_short =
+      fleet.node(0).submit(Publish{"b", {}, {}, 10, false}, nullptr, within(seconds(2)));
+  EXPECT_EQ(fleet.wait(0, too_short).status.code, Code::invalid_argument) << "one at a time";
+  const CommandId again = enlist(trainer, 1, 2);
+  fleet.wait_ok({{0, registering}, {1, again}});
+  const Outcome taken = fleet.wait(0, early);
+  ASSERT_TRUE(taken.status.ok()) << taken.status.message;
+  EXPECT_EQ(taken.version, 2);
+  write(0, taken.slot, 200);
+  shelve(0, taken.version);
+  EXPECT_EQ(publish(1, 200), 2);
+}
+
+TEST_F(ShelfTest, WhatIsPublishedBeforeTheOthersHaveRegisteredAgainEndsAtItsDeadline) {
+  open(trainer, 2);
+  publish_all(100);
+  fleet.node(0).kill();
+  fleet.node(0).restart();
+  fleet.wait_ok({{0, fleet.node(0).submit(pair_of(trainer, true))}});
+  enlist(trainer, 0, 2);
+  const Outcome late = take_slot(0);
+  EXPECT_EQ(late.status.code, Code::timeout);
+  EXPECT_NE(late.status.message.find("rank 1"), std::string::npos) << late.status.message;
+}
+
 TEST_F(ShelfTest, AShelfStaysNoLongerThanItsAgentWasTold) {
   fleet.cluster.retain = seconds(60);
   for (const Rank rank : trainer.ranks) {
@@ -174,7 +210,7 @@ TEST_F(ShelfTest, MemoryOfAShelfAndItsNumbersAreChecked) {
         .status.code;
   };
   EXPECT_EQ(code(0, small, fleet.loans.at({0, "trainer"})), Code::invalid_argument);
-  EXPECT_EQ(code(0, Shelve{"b", {}, 1, true}), Code::invalid_argument);
+  EXPECT_EQ(code(0, Shelve{"b", {}, 1, true}), Code::unreachable);
   EXPECT_EQ(code(0, Pull{"b", {}}), Code::invalid_argument);
   EXPECT_EQ(code(0, Transfer{"b", Direction::send, {}, 1}), Code::invalid_argument);
   publish_all(100);

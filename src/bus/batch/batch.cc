@@ -45,8 +45,10 @@ bool Batch::replace(std::shared_ptr<Loan> loan) {
 }
 
 // A recv or a pull waits for a registration that is made again with a restarted agent.
+// What is published waits for a registration that is made again with another agent.
 Status Batch::refuses(Direction direction, bool shelved) const {
-  if (self_.membership.closing() || (registering_ && direction == Direction::send)) {
+  const bool too_early = registering_ && direction == Direction::send && !shelved;
+  if (self_.membership.closing() || too_early) {
     return {Code::invalid_argument,
             fmt::format("batch \"{}\" is not registered yet", self_.key.batch)};
   }

@@ -24,7 +24,11 @@ void Publishing::publish(CommandId id, const Publish& publish, Deadline deadline
     self_.answer(id,
                  {Code::invalid_argument, fmt::format("batch \"{}\": {}", self_.key.batch, why)});
   };
-  if (waiting_) return refuse("another version is being published");
+  if (waiting_ || early_) return refuse("another version is being published");
+  if (!active()) {
+    early_ = Early{id, publish, deadline};
+    return;
+  }
   if (publish.version && *publish.version < first_) {
     return refuse(fmt::format("version {} was asked for, and the last one is {}", *publish.version,
                               first_ - 1));
@@ -40,9 +44,22 @@ void Publishing::publish(CommandId id, const Publish& publish, Deadline deadline
   step();
 }
 
+void Publishing::take_early() {
+  if (!early_) return;
+  if (self_.membership.stale()) return end_early(self_.ended);
+  if (active()) {
+    const Early early = *std::exchange(early_, std::nullopt);
+    return publish(early.id, early.command, early.deadline);
+  }
+  if (early_->deadline.at() > self_.context.now) return;
+  end_early({Code::timeout, fmt::format("batch \"{}\" is not registered everywhere again: {}",
+                                        self_.key.batch, self_.missing)});
+}
+
 void Publishing::step() {
-  if (!waiting_ || !active()) return;
+  take_early();
   const TimePoint now = self_.context.now;
+  if (!waiting_ || !active()) return;
   const bool patient = now < waiting_->patient_until;
   if (const auto slot = shelf_->take(waiting_->version, waiting_->command.withdraw && !patient)) {
     Outcome outcome;
@@ -80,11 +97,17 @@ void Publishing::end(Status why, std::vector<Rank> lost) {
   self_.complete(std::exchange(waiting_, std::nullopt)->id, std::move(outcome));
 }
 
+void Publishing::end_early(Status why) {
+  self_.answer(std::exchange(early_, std::nullopt)->id, std::move(why));
+}
+
 void Publishing::shelve(CommandId id, const Shelve& shelve) {
   if (filling_ == 0 || shelve.version != filling_) {
-    return self_.answer(
-        id, {Code::invalid_argument, fmt::format("batch \"{}\": version {} is not being published",
-                                                 self_.key.batch, shelve.version)});
+    return self_.answer(id,
+                        {Code::unreachable,
+                         fmt::format("batch \"{}\": version {} was not published: the agent that "
+                                     "had a slot for it was replaced",
+                                     self_.key.batch, shelve.version)});
   }
   filling_ = 0;
   if (shelve.whole) {
@@ -96,6 +119,10 @@ void Publishing::shelve(CommandId id, const Shelve& shelve) {
 }
 
 bool Publishing::cancel(CommandId id, const Status& why) {
+  if (early_ && early_->id == id) {
+    end_early(why);
+    return true;
+  }
   if (!waiting_ || waiting_->id != id) return false;
   end(why);
   return true;
@@ -107,6 +134,7 @@ void Publishing::fail(const Status& why, Rank lost, std::int64_t after) {
 }
 
 void Publishing::close(const Status& why, Parting parting) {
+  if (early_) end_early(why);
   if (waiting_) end(why);
   filling_ = 0;
   if (!active()) return;
@@ -116,6 +144,7 @@ void Publishing::close(const Status& why, Parting parting) {
 }
 
 TimePoint Publishing::wake_at() const {
+  if (early_) return early_->deadline.at();
   if (!waiting_) return TimePoint::max();
   const TimePoint deadline = waiting_->deadline.at();
   const bool patient = self_.context.now < waiting_->patient_until;

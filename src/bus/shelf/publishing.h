@@ -41,7 +41,7 @@ class Publishing {
   void step();
   TimePoint wake_at() const;
   // Nothing if none waits.
-  std::string current() const { return waiting_ ? "publish" : ""; }
+  std::string current() const { return waiting_ || early_ ? "publish" : ""; }
 
  private:
   struct Waiting {
@@ -52,8 +52,16 @@ class Publishing {
     TimePoint patient_until{};
     bool warned = false;
   };
+  // Its generation has not begun, so it has no number yet.
+  struct Early {
+    CommandId id;
+    Publish command;
+    Deadline deadline;
+  };
 
   void end(Status why, std::vector<Rank> lost = {});
+  void take_early();
+  void end_early(Status why);
   std::string obstacle() const;
 
   OwnRegistration& self_;
@@ -64,6 +72,7 @@ class Publishing {
   std::int64_t last_ = 0;     // that was begun, in whatever generation
   std::int64_t filling_ = 0;  // the version that the worker copies; 0: none
   std::optional<Waiting> waiting_;
+  std::optional<Early> early_;
 };
 
 }  // namespace tensorbus::bus
