@@ -112,7 +112,7 @@ def pull_against_batch(rounds: int) -> dict[str, list[float]]:
         trainer, engine = (Child("mover", server.url, number) for number in range(2))
         for child in (trainer, engine):
             child.hear()
-        for turn in range(-1, rounds):
+        for turn in range(-2, rounds):  # a shelf has two slots, whose pages are mapped by then
             trainer.tell("publish")
             trainer.hear()
             for order in ["round", "pull"] if turn % 2 else ["pull", "round"]:
