@@ -11,7 +11,6 @@ import argparse
 import contextlib
 import json
 import os
-import selectors
 import socket
 import subprocess
 import sys
@@ -19,6 +18,7 @@ import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
+import tcp_echo
 import torch
 from report import print_table, quantile, ratio, spread
 from tensorbus import fserver
@@ -33,7 +33,7 @@ ROUNDS = 15
 AIMS = {("14 KiB", "1x1 shm"): 1.0, ("1.75 MiB", "1x1 shm"): 1 / 3} | {
     (size, f"4x1 {name}"): 1.0 for size in ("64 B", "14 KiB") for name in ("shm", "ucx")
 }
-REST = bytes(8)  # in place of a size, from the client that measures: nobody else is served
+TCP_ECHO = Path(__file__).parent / "tcp_echo.py"
 
 
 def serve() -> None:
@@ -50,73 +50,6 @@ def keep_asking() -> None:
     with contextlib.suppress(Exception):
         while True:
             fserver.wait(fserver.push_pull([push], [1], [pull], [1]), 60_000)
-
-
-def receive(connection: socket.socket, buffer: memoryview) -> None:
-    got = 0
-    while got < len(buffer):
-        count = connection.recv_into(buffer[got:])
-        if count == 0:
-            raise ConnectionError
-        got += count
-
-
-def serve_tcp() -> None:
-    """The size of each message comes first."""
-    address = os.environ["ECHO_HOST"], int(os.environ["ECHO_PORT"])
-    with socket.create_server(address) as listener:
-        clients = [listener.accept()[0] for _ in range(int(os.environ["DMLC_NUM_WORKER"]))]
-    ready = selectors.DefaultSelector()
-    for client in clients:
-        client.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-        ready.register(client, selectors.EVENT_READ)
-    size = bytearray(8)
-    buffer = bytearray(max(size for size, _ in SIZES.values()))
-    resting: list[socket.socket] = []
-    with contextlib.suppress(ConnectionError):
-        while True:
-            for key, _ in ready.select():
-                client = key.fileobj
-                assert isinstance(client, socket.socket)
-                if client in resting:  # its message came before the rest was wanted
-                    continue
-                receive(client, memoryview(size))
-                if size == REST:
-                    resting = [other for other in clients if other is not client]
-                    for other in resting:
-                        ready.unregister(other)
-                    continue
-                for other in resting:
-                    ready.register(other, selectors.EVENT_READ)
-                resting = []
-                message = memoryview(buffer)[: int.from_bytes(size, "little")]
-                receive(client, message)
-                client.sendall(message)
-
-
-def connect_tcp() -> socket.socket:
-    end = time.monotonic() + 30
-    while True:
-        try:
-            address = os.environ["ECHO_HOST"], int(os.environ["ECHO_PORT"])
-            connection = socket.create_connection(address)
-        except ConnectionError:
-            if time.monotonic() > end:
-                raise
-            time.sleep(0.05)
-        else:
-            connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-            return connection
-
-
-def keep_asking_tcp() -> None:
-    connection = connect_tcp()
-    message = (64).to_bytes(8, "little") + bytes(64)
-    back = memoryview(bytearray(64))
-    with contextlib.suppress(ConnectionError):
-        while True:
-            connection.sendall(message)
-            receive(connection, back)
 
 
 def times(count: int, once: Callable[[], None]) -> list[float]:
@@ -142,7 +75,7 @@ def measure_size(connection: socket.socket, size: int, count: int) -> dict[str, 
         sent = connection.sendmsg([head, body])
         if sent < len(head) + size:
             connection.sendall(body[sent - len(head) :])
-        receive(connection, back)
+        tcp_echo.receive(connection, back)
 
     medians: dict[str, list[float]] = {"ours": [], "tcp": []}
     everything: dict[str, list[float]] = {"ours": [], "tcp": []}
@@ -151,7 +84,7 @@ def measure_size(connection: socket.socket, size: int, count: int) -> dict[str, 
         for name, once in turn if number % 2 else reversed(turn):
             taken = times(count, once)
             if name == "tcp":
-                connection.sendall(REST)
+                connection.sendall(tcp_echo.REST)
             if number < 0:  # warms up
                 continue
             medians[name].append(quantile(taken, 0.5))
@@ -166,16 +99,14 @@ def ask() -> None:
     """Prints what it measured, as JSON."""
     torch.set_num_threads(1)
     fserver.init()
-    connection = connect_tcp()
-    connection.sendall(REST)
+    connection = tcp_echo.connect()
+    connection.sendall(tcp_echo.REST)
     print(json.dumps({name: measure_size(connection, *size) for name, size in SIZES.items()}))
 
 
 ROLES = {
     "serve": serve,
     "keep_asking": keep_asking,
-    "serve_tcp": serve_tcp,
-    "keep_asking_tcp": keep_asking_tcp,
     "ask": ask,
 }
 
@@ -238,14 +169,15 @@ def job(workers: int, hosts: Hosts | None) -> Iterator[subprocess.Popen[str]]:
         "DMLC_PS_ROOT_PORT": str(ports[0]),
         "ECHO_HOST": server,
         "ECHO_PORT": str(ports[1]),
+        "ECHO_CLIENTS": str(workers),
         "TENSORBUS_LOG": "error",
     }
     started = []
 
-    def start(role: str, host: int, **environment: str) -> subprocess.Popen[str]:
+    def start(what: list[str | Path], host: int, **environment: str) -> subprocess.Popen[str]:
         enter = [] if hosts is None else hosts.enter(host)
         process = subprocess.Popen(
-            [*enter, sys.executable, __file__, "--role", role],
+            [*enter, sys.executable, *what],
             env=os.environ | common | environment,
             stdout=subprocess.PIPE,
             text=True,
@@ -254,13 +186,14 @@ def job(workers: int, hosts: Hosts | None) -> Iterator[subprocess.Popen[str]]:
         return process
 
     try:
-        start("schedule", 0, DMLC_ROLE="scheduler")
-        start("serve_tcp", 1)
-        start("serve", 1, DMLC_ROLE="server")
+        start([__file__, "--role", "schedule"], 0, DMLC_ROLE="scheduler")
+        start([TCP_ECHO, "serve"], 1)
+        start([__file__, "--role", "serve"], 1, DMLC_ROLE="server")
         for rank in range(1, workers):
-            start("keep_asking", 0, DMLC_ROLE="worker", DMLC_NODE_RANK=str(rank))
-            start("keep_asking_tcp", 0)
-        yield start("ask", 0, DMLC_ROLE="worker")
+            own = {"DMLC_ROLE": "worker", "DMLC_NODE_RANK": str(rank)}
+            start([__file__, "--role", "keep_asking"], 0, **own)
+            start([TCP_ECHO, "keep_asking"], 0)
+        yield start([__file__, "--role", "ask"], 0, DMLC_ROLE="worker")
     finally:
         for process in started:
             process.kill()

@@ -1,5 +1,5 @@
 // Echo round trips of push-pull in C++ against the floor, on one host and between two network
-// namespaces, with one worker and with four.
+// namespaces, with one worker and with four; with four also against a TCP echo in Python.
 #include <fmt/format.h>
 #include <unistd.h>
 
@@ -13,6 +13,7 @@
 #include "copy_ping_pong.h"
 #include "fabric/conformance/two_hosts.h"
 #include "fabric/ucx/ucx.h"
+#include "python_echo.h"
 #include "rows.h"
 #include "tensorbus/push_pull.h"
 
@@ -189,12 +190,33 @@ void measure_size(const Size& size, const std::string& job, Worker& worker, Told
   rows.push_back(tail);
 }
 
+// Four workers wait for each other, four clients of the TCP echo do not.
+void measure_four(const Size& size, const std::string& job, Worker& worker, PythonEcho& tcp,
+                  std::vector<Row>& rows) {
+  Trip trip(worker, size.bytes);
+  const std::vector<std::byte> push(size.bytes);
+  std::vector<std::byte> pull(size.bytes);
+  const int round_trips = size.round_trips / 4;
+  const auto theirs = [&] {
+    const Times times = time_each(round_trips, [&] { tcp.round_trip(push, pull); });
+    tcp.rest();
+    return times.quantile(0.5);
+  };
+  Row row{fmt::format("C++ echo {}, {}, p50", size.name, job), "Python TCP echo of 4", "us"};
+  row.at_most = 1;
+  rows.push_back(measure(row, rounds, theirs,
+                         [&] { return time_each(round_trips, [&] { trip(); }).quantile(0.5); }));
+}
+
 void measure_job(const std::string& name, int workers, const fabric::TwoHosts* hosts,
                  std::vector<Row>& rows) {
   const Echo echo(workers, hosts);
   const auto worker = echo.worker();
+  std::optional<PythonEcho> tcp;
+  if (workers > 1) tcp.emplace(workers, hosts);
   for (const Size& size : sizes) {
     const std::string job = fmt::format("{}x1 {}", workers, name);
+    if (tcp && size.bytes <= largest_prepared) measure_four(size, job, *worker, *tcp, rows);
     measure_size(size, job, *worker, Told::tensors, rows);
     if (workers == 1 && hosts == nullptr && size.bytes <= largest_prepared) {
       measure_size(size, job + ", prepared", *worker, Told::prepared, rows);

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import argparse
 import json
+import os
 import subprocess
 import sys
 import tempfile
@@ -47,6 +48,11 @@ PARTS: dict[str, list[list[Path | str]]] = {
 }
 
 
+def environment() -> dict[str, str]:
+    """Programs that start Python start this one."""
+    return os.environ | {"PATH": f"{Path(sys.executable).parent}:{os.environ['PATH']}"}
+
+
 def exists(command: list[Path | str]) -> bool:
     return Path(command[-1]).exists()
 
@@ -58,7 +64,7 @@ def run(part: str) -> bool:
     for command in filter(exists, PARTS[part]):
         print(f"== {part}: {Path(command[-1]).stem}", flush=True)
         with tempfile.NamedTemporaryFile(suffix=".json") as file:
-            ended = subprocess.run([*command, "--json", file.name], check=False)
+            ended = subprocess.run([*command, "--json", file.name], env=environment(), check=False)
             if ended.returncode != 0:
                 print(f"bench: {command[-1]} failed ({ended.returncode})", file=sys.stderr)
                 succeeded = False

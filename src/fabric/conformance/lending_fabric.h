@@ -40,6 +40,7 @@ class LendingFabric final : public Fabric {
   void send(Peer& peer, std::span<const std::byte> message) override {
     fabric_->send(peer, message);
   }
+  void hand_to(Receiver& receiver) override { fabric_->hand_to(receiver); }
   std::uint64_t open_inlet(Peer& peer, std::span<std::byte> memory, const Pool* pool) override {
     return fabric_->open_inlet(peer, memory, pool);
   }

@@ -3,6 +3,9 @@
 #include <poll.h>
 
 #include <cstring>
+#include <deque>
+#include <memory>
+#include <string>
 
 #include "fabric/conformance/conformance.h"
 #include "tensorbus/status.h"
@@ -67,6 +70,35 @@ TEST_P(FabricTest, AnArmedFabricIsWokenByAMessage) {
   EXPECT_EQ(::poll(&wake, 1, 5000), 1);
   owner_.poll();
   EXPECT_EQ(owner_.messages.size(), 1u);
+}
+
+// Puts what it is given where events put theirs.
+class Listener final : public Receiver {
+ public:
+  explicit Listener(std::deque<Message>& heard) : heard_(heard) {}
+  void on_message(Peer& from, std::string_view message) override {
+    heard_.push_back({{std::shared_ptr<Peer>(), &from}, std::string(message)});
+  }
+
+ private:
+  std::deque<Message>& heard_;
+};
+
+TEST_P(FabricTest, AReceiverIsGivenTheSameAsEventsWouldBring) {
+  Listener listener(owner_.messages);
+  owner_->hand_to(listener);
+  const auto peer = connect();
+  constexpr std::size_t count = 300;
+  for (std::size_t i = 0; i < count; ++i) {
+    const std::vector<std::byte> bytes(i, static_cast<std::byte>(i));
+    reader_->send(*peer, bytes);
+    if (i % 7 == 0) poll();
+  }
+  until([&] { return owner_.messages.size() == count; });
+  for (std::size_t i = 0; i < count; ++i) {
+    EXPECT_EQ(owner_.messages[i].bytes, std::string(i, static_cast<char>(i)));
+    EXPECT_EQ(owner_.messages[i].from.get(), accepted_.get());
+  }
 }
 
 }  // namespace

@@ -6,6 +6,7 @@
 #include <optional>
 #include <span>
 #include <string>
+#include <string_view>
 
 #include "fabric/core/peer.h"
 #include "tensorbus/deadline.h"
@@ -31,6 +32,16 @@ struct PeerLost {
   Status reason;
 };
 
+// Whom messages are given as they come.
+class Receiver {
+ public:
+  // Within poll(), of which it must make no other. The bytes are valid until it returns.
+  virtual void on_message(Peer& from, std::string_view message) = 0;
+
+ protected:
+  ~Receiver() = default;
+};
+
 class Messages {
  public:
   virtual const Address& address() const noexcept = 0;
@@ -46,6 +57,11 @@ class Messages {
   // name for that host: the address that the name had before is forgotten, and without an address
   // the host may connect no more. For fabrics of networks; others know who calls them anyway.
   virtual void admit(const std::string& /*who*/, const std::optional<Address>& /*address*/) {}
+
+  // From now on messages may go straight to the receiver, which is borrowed, and not become events;
+  // never one before an event that came earlier. For callers to whom an event per message costs too
+  // much. A fabric may go on with events.
+  virtual void hand_to(Receiver& /*receiver*/) {}
 
   // Messages arrive in order, once each; they are copied out before the call returns and have at
   // most max_message_bytes. Error(queue_full) when the peer does not take them; try again after a

@@ -66,6 +66,7 @@ struct Pool::State {
     std::byte* address = segment.memory.data();
     widen(segment.memory);
     reserved += bytes;
+    changes.fetch_add(1, std::memory_order_relaxed);
     return segments.emplace(address, std::move(segment)).first->second;
   }
 
@@ -168,6 +169,7 @@ struct Pool::State {
   void abandon(std::byte* first, const Adopted& file) noexcept {
     if (forked()) return;
     const Lock lock(mutex);
+    changes.fetch_add(1, std::memory_order_relaxed);
     segments.erase(first);
     // Unless it was adopted again meanwhile.
     const auto known = adopted.find(file);
@@ -183,6 +185,7 @@ struct Pool::State {
   const unsigned generation = os::fork_generation();
   std::atomic<std::uintptr_t> lowest{UINTPTR_MAX};  // of all segments that ever were
   std::atomic<std::uintptr_t> end{0};
+  std::atomic<std::uint64_t> changes{0};
   mutable Mutex mutex;
   std::map<std::byte*, Segment> segments GUARDED_BY(mutex);  // by address
   std::map<std::byte*, Lent> blocks GUARDED_BY(mutex);       // that are lent, by address
@@ -234,6 +237,10 @@ std::optional<Place> Pool::find(const void* data, std::size_t bytes) const {
   return Place{segment->number, offset};
 }
 
+std::uint64_t Pool::changes() const noexcept {
+  return state_->changes.load(std::memory_order_acquire);
+}
+
 os::Fd Pool::share(std::uint64_t number) const {
   const Lock lock(state_->mutex);
   return os::reopen_read_only(state_->segment_numbered(number).file);
@@ -257,6 +264,7 @@ std::shared_ptr<std::byte> Pool::adopt(os::Fd file) {
   os::Mapping memory = os::map(file, size, writable, true);
   std::byte* const first = memory.data();
   state_->widen(memory);
+  state_->changes.fetch_add(1, std::memory_order_relaxed);
   state_->segments.emplace(first, State::Segment{state_->next_segment++, std::move(file),
                                                  std::move(memory), 1, size, true});
   std::shared_ptr<std::byte> held(
@@ -292,6 +300,7 @@ void Pool::trim() {
   for (auto& [size, blocks] : state_->free_blocks) std::erase_if(blocks, in_unused);
   std::erase_if(state_->free_blocks, [](const auto& entry) { return entry.second.empty(); });
   if (state_->open != nullptr && state_->open->lent == 0) state_->open = nullptr;
+  state_->changes.fetch_add(1, std::memory_order_relaxed);
   std::erase_if(state_->segments, [&](const auto& entry) REQUIRES(state_->mutex) {
     if (entry.second.lent > 0) return false;
     state_->reserved -= entry.second.memory.size();

@@ -32,6 +32,26 @@ TEST(PoolTest, BlocksComeBackWhenTheLastHolderIsGone) {
   EXPECT_EQ(pool.use().segments, 1u);
 }
 
+TEST(PoolTest, WhereBytesLieStaysTheSameWhileNoSegmentComesOrGoes) {
+  Pool pool(small);
+  auto first = pool.allocate(1000);
+  const std::uint64_t before = pool.changes();
+  auto second = pool.allocate(1000);
+  second.reset();
+  EXPECT_EQ(pool.changes(), before);
+  auto large = pool.allocate(std::size_t{4} << 20);
+  const std::uint64_t grown = pool.changes();
+  EXPECT_NE(grown, before);
+  large.reset();
+  pool.trim();
+  EXPECT_NE(pool.changes(), grown);
+  const std::uint64_t trimmed = pool.changes();
+  Pool other(small);
+  const auto block = other.allocate(1000);
+  const auto adopted = pool.adopt(other.lend(other.find(block.get(), 1000)->segment));
+  EXPECT_NE(pool.changes(), trimmed);
+}
+
 TEST(PoolTest, BlocksDoNotOverlapAndAreAligned) {
   Pool pool(small);
   std::mt19937 random(1);

@@ -160,8 +160,7 @@ void Station::cancel(OpId id) noexcept {
 
 std::span<const Event> Station::poll() {
   check_not_forked();
-  for (const Peer* gone : gone_) routes_.erase(gone);
-  gone_.clear();
+  if (!gone_.empty()) forget_the_gone();
   for (std::size_t polled = 0; polled < parts_.size(); ++polled) {
     const std::size_t at = next_polled_;
     next_polled_ = at + 1 == parts_.size() ? 0 : at + 1;
@@ -171,6 +170,11 @@ std::span<const Event> Station::poll() {
     return events;
   }
   return {};
+}
+
+void Station::forget_the_gone() {
+  for (const Peer* gone : gone_) routes_.erase(gone);
+  gone_.clear();
 }
 
 void Station::note(std::size_t at, std::span<const Event> events) {
@@ -197,6 +201,11 @@ TimePoint Station::wake_at() const noexcept {
   if (forked()) return earliest;
   for (const auto& part : parts_) earliest = std::min(earliest, part->wake_at());
   return earliest;
+}
+
+void Station::hand_to(Receiver& receiver) {
+  check_not_forked();
+  for (const auto& part : parts_) part->hand_to(receiver);
 }
 
 void Station::disconnect(Peer& peer) {

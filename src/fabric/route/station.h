@@ -65,6 +65,7 @@ class Station final : public Fabric {
   std::shared_ptr<Peer> connect(const Address& remote, const std::string& secret,
                                 Deadline deadline) override;
   void disconnect(Peer& peer) override;
+  void hand_to(Receiver& receiver) override;
   void admit(const std::string& who, const std::optional<Address>& address) override;
   void send(Peer& peer, std::span<const std::byte> message) override {
     part_of(peer).send(peer, message);
@@ -117,6 +118,7 @@ class Station final : public Fabric {
   }
   std::size_t index_of(const Peer& peer) const;
   Fabric& part_of(const Peer& peer) const { return *parts_[index_of(peer)]; }
+  void forget_the_gone();
   void note(std::size_t at, std::span<const Event> events);
 
   const unsigned generation_ = os::fork_generation();

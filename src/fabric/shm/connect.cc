@@ -48,7 +48,7 @@ ShmCore::ShmCore(ShmOptions options) : options_(std::move(options)) {
   listener_ = os::listen_unix(address_.where);
   for (const int fd : {epoll_.get(), listener_.get(), doorbell_.get()}) os::close_in_children(fd);
   watch_descriptor(listener_.get(), listener_tag);
-  watch_descriptor(doorbell_.get(), doorbell_tag);
+  watch(doorbell_.get(), doorbell_tag, EPOLLIN | EPOLLET);
   spare_bodies_.reserve(most_spare_bodies);
   // Later, one more than ever before would be memory in the middle of a round trip.
   taken_.body.reserve(usual_body_bytes);

@@ -29,6 +29,7 @@ class ShmCore final : public Fabric {
   std::shared_ptr<Peer> connect(const Address& remote, const std::string& secret,
                                 Deadline deadline) override;
   void disconnect(Peer& peer) override;
+  void hand_to(Receiver& receiver) override { receiver_ = &receiver; }
   void send(Peer& peer, std::span<const std::byte> message) override;
   std::uint64_t open_inlet(Peer& peer, std::span<std::byte> memory, const Pool* pool) override;
   void close_inlet(Peer& peer, std::uint64_t inlet) override;
@@ -75,7 +76,9 @@ class ShmCore final : public Fabric {
   void step_swap(OpId id, const Swap& swap);
   void tell_time();
   void look_at_descriptors();
+  void step_operations();
   void take_messages(const PeerPtr& peer);
+  void hand_over(const PeerPtr& peer);
   void reuse_bodies() noexcept;
   void feel_pulses();
 
@@ -134,6 +137,7 @@ class ShmCore final : public Fabric {
   std::uint64_t last_region_ = 0;
   ShmReading::Cache bound_reads_;
   std::map<OpId, Operation> operations_;
+  Receiver* receiver_ = nullptr;
   std::vector<Event> posted_;
   std::vector<Event> returned_;
   RingMessage taken_;

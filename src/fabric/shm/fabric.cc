@@ -259,12 +259,21 @@ std::span<const Event> ShmCore::poll() {
     if (armed_) peer->conduit->in.awake();
     if (!peer->conduit->in.empty() || peer->ring_is_behind()) take_messages(peer);
   }
-  if (shortage_.pause_is_over(now)) watch_descriptor(listener_.get(), 0);
+  if (now >= shortage_.until() && shortage_.pause_is_over(now))
+    watch_descriptor(listener_.get(), 0);
   if (armed_ || handshakes_ || now >= next_look_ || polls_ % polls_per_look == 0) {
     look_at_descriptors();
     next_look_ = now + look_every;
   }
   armed_ = false;
+  if (!operations_.empty()) step_operations();
+  if (now >= next_pulse_) feel_pulses();
+  if (!returned_.empty()) reuse_bodies();
+  std::swap(returned_, posted_);
+  return returned_;
+}
+
+void ShmCore::step_operations() {
   std::vector<OpId> ids;
   for (const auto& [id, operation] : operations_) ids.push_back(id);
   for (const OpId id : ids) {
@@ -272,11 +281,6 @@ std::span<const Event> ShmCore::poll() {
       step(id, found->second);
     }
   }
-  if (now >= next_pulse_) feel_pulses();
-  reuse_bodies();
-  returned_.clear();
-  std::swap(returned_, posted_);
-  return returned_;
 }
 
 // Those of the last poll, which the caller has read.
@@ -287,6 +291,7 @@ void ShmCore::reuse_bodies() noexcept {
       spare_bodies_.push_back(std::move(message->bytes));
     }
   }
+  returned_.clear();
 }
 
 void ShmCore::take_messages(const PeerPtr& peer) {
@@ -295,15 +300,10 @@ void ShmCore::take_messages(const PeerPtr& peer) {
     if (!has_awaited_inlet(peer)) return;
     // A peer that does not take its answers is not asked for more.
     for (int count = 0; count < messages_per_poll && !peer->ring_is_behind(); ++count) {
-      if (!peer->conduit->in.pop(taken_)) break;
+      if (!peer->up() || peer->conduit->in.empty() || !peer->conduit->in.pop(taken_)) break;
       if (peer->conduit->in.must_wake()) peer->ring_doorbell();
       if (taken_.kind == user_message) {
-        posted_.emplace_back(Message{peer, std::move(taken_.body)});
-        taken_.body.clear();
-        if (!spare_bodies_.empty()) {
-          taken_.body = std::move(spare_bodies_.back());
-          spare_bodies_.pop_back();
-        }
+        hand_over(peer);
       } else if (taken_.kind == ask_message) {
         on_ask(peer, taken_.body);
         return;  // one chunk is packed at a time
@@ -324,15 +324,24 @@ void ShmCore::take_messages(const PeerPtr& peer) {
   }
 }
 
+// An event that was not yet returned comes first: it may be that the peer is up.
+void ShmCore::hand_over(const PeerPtr& peer) {
+  if (receiver_ != nullptr && posted_.empty()) return receiver_->on_message(*peer, taken_.body);
+  posted_.emplace_back(Message{peer, std::move(taken_.body)});
+  taken_.body.clear();
+  if (spare_bodies_.empty()) return;
+  taken_.body = std::move(spare_bodies_.back());
+  spare_bodies_.pop_back();
+}
+
 void ShmCore::look_at_descriptors() {
   epoll_event events[64];
   const int count = ::epoll_wait(epoll_.get(), events, 64, 0);
   for (int i = 0; i < count; ++i) {
     const std::uint64_t tag = events[i].data.u64;
+    if (tag == 1) continue;  // the doorbell: EPOLLET tells each ring once, nothing is left behind
     if (tag == 0) {
       accept_some();
-    } else if (tag == 1) {
-      doorbell_.drain();
     } else if (const auto found = peers_.find(tag / 2); found != peers_.end()) {
       const PeerPtr peer = found->second;
       if (tag % 2 == 1) {

@@ -94,8 +94,9 @@ bool RingConsumer::pop(RingMessage& message) {
   message.kind = static_cast<std::uint8_t>(kind);
   const std::uint64_t at = (taken_ + sizeof(First)) & (capacity_ - 1);
   const std::uint64_t straight = std::min<std::uint64_t>(bytes, capacity_ - at);
-  message.body.assign(reinterpret_cast<const char*>(data_ + at), straight);
-  message.body.append(reinterpret_cast<const char*>(data_), bytes - straight);
+  message.body.resize(bytes);
+  std::memcpy(message.body.data(), data_ + at, straight);
+  if (straight < bytes) std::memcpy(message.body.data() + straight, data_, bytes - straight);
   taken_ += needed;
   header_.taken.store(taken_, std::memory_order_release);
   return true;

@@ -1,11 +1,24 @@
-// The cores that this process may use.
+// The cores that a process may run on, and how much of them it may use.
 #pragma once
 
 #include <cstddef>
+#include <cstdint>
 #include <istream>
 #include <string>
+#include <vector>
 
 namespace tensorbus::os {
+
+// A bit for each processor, the first in the lowest bit of the first word.
+struct Cores {
+  std::vector<std::uint64_t> words;
+
+  std::size_t count() const noexcept;
+  bool overlaps(const Cores& other) const noexcept;
+};
+
+// Of the calling thread, and of the threads that it starts.
+Cores own_cores();
 
 // What affinity and control groups leave of the machine's, as far as one can see; at least 1.
 std::size_t usable_cores();

@@ -55,6 +55,7 @@ void Loop::close() noexcept {
 }
 
 void Loop::poll() {
+  stirred_ = false;
   const std::span<const fabric::Event> events = station_.poll();
   for (const fabric::Event& event : events) {
     if (const auto* message = std::get_if<fabric::Message>(&event)) {
@@ -66,7 +67,7 @@ void Loop::poll() {
     }
   }
   events_.on_turn();
-  if (!events.empty() && followers_ > 0) changed_.notify_all();
+  if (followers_ > 0 && (stirred_ || !events.empty())) changed_.notify_all();
 }
 
 void Loop::sleep(Lock& lock, Deadline deadline, bool keeper) {
@@ -112,7 +113,7 @@ bool Loop::Turn::take() {
   if (std::exchange(sleeps_next_, false)) sleep();
   loop_.poll();
   loop_.let_others_in(lock_);
-  if (++polled_ % polls_per_look != 0) return true;
+  if (++polled_ % polls_per_look != 0 && loop_.spin_.spins()) return true;
   const TimePoint before = std::exchange(now_, now());
   if (now_ >= deadline_.at()) return false;
   // The spinning begins with the first look at the clock, a microsecond after it has begun.

@@ -24,7 +24,7 @@
 
 namespace tensorbus::push_pull {
 
-class Loop {
+class Loop final : public fabric::Receiver {
  public:
   using Lock = std::unique_lock<std::mutex>;
 
@@ -77,6 +77,12 @@ class Loop {
   // Ends every blocked call with Error(cancelled), and the thread of our own.
   void close() noexcept;
 
+  // For the station: within poll().
+  void on_message(fabric::Peer& from, std::string_view message) override REQUIRES(mutex_) {
+    stirred_ = true;
+    events_.on_message(from, message);
+  }
+
  private:
   enum class Poller { nobody, caller, keeper };
 
@@ -124,6 +130,7 @@ class Loop {
   int followers_ GUARDED_BY(mutex_) = 0;  // who wait while another polls
   Poller poller_ GUARDED_BY(mutex_) = Poller::nobody;
   bool poller_sleeps_ GUARDED_BY(mutex_) = false;
+  bool stirred_ GUARDED_BY(mutex_) = false;     // messages came in this poll
   std::uint64_t turns_ GUARDED_BY(mutex_) = 0;  // of callers
   bool closed_ GUARDED_BY(mutex_) = false;
   std::optional<Status> failure_ GUARDED_BY(mutex_);

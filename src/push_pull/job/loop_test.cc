@@ -47,5 +47,45 @@ TEST(LoopTest, WhatAPollBroughtIsNotSleptThrough) {
   }
 }
 
+// Always ready. Counts how often the thread that made it sleeps.
+class Restless final : public fabric::Progress {
+ public:
+  Restless() { ready_.signal(); }
+  std::span<const fabric::Event> poll() override { return {}; }
+  bool arm() override {
+    if (std::this_thread::get_id() == caller_) ++sleeps_;
+    return true;
+  }
+  int fd() const noexcept override { return ready_.get(); }
+  TimePoint wake_at() const noexcept override { return TimePoint::max(); }
+  int sleeps() const { return sleeps_; }
+
+ private:
+  const std::thread::id caller_ = std::this_thread::get_id();
+  os::EventFd ready_;
+  int sleeps_ = 0;
+};
+
+// proves: P12
+TEST(LoopTest, WithoutABudgetEveryPollInVainEndsInASleep) {
+  OnePoll events(5);
+  Restless station;
+  Loop loop(events, station, SpinBudget(Duration::zero(), Duration::zero()));
+  Loop::Lock lock = loop.lock();
+  EXPECT_TRUE(loop.wait(lock, Deadline::after(std::chrono::seconds(20)),
+                        [&] { return events.happened(); }));
+  EXPECT_EQ(station.sleeps(), 4);
+}
+
+// proves: P12
+TEST(LoopTest, WithoutABudgetTheDeadlineEndsTheWait) {
+  OnePoll events(1'000'000'000);
+  Restless station;
+  Loop loop(events, station, SpinBudget(Duration::zero(), Duration::zero()));
+  Loop::Lock lock = loop.lock();
+  EXPECT_FALSE(loop.wait(lock, Deadline::after(std::chrono::milliseconds(5)),
+                         [&] { return events.happened(); }));
+}
+
 }  // namespace
 }  // namespace tensorbus::push_pull

@@ -3,12 +3,13 @@
 #include <fmt/format.h>
 
 #include <algorithm>
-#include <thread>
 
+#include "base/bytes.h"
 #include "base/config.h"
 #include "base/log.h"
 #include "fabric/route/address.h"
 #include "os/net/tcp.h"
+#include "os/process/process.h"
 
 namespace tensorbus::push_pull {
 namespace {
@@ -16,9 +17,9 @@ namespace {
 // With a core for everybody a wait costs less than waking up; without, it takes the core from whom
 // it waits for.
 constexpr Duration spin_with_cores = std::chrono::microseconds(100);
-constexpr Duration spin_without = std::chrono::microseconds(2);
+constexpr Duration spin_in_vain = std::chrono::microseconds(2);
 
-SpinBudget spin_for(std::size_t nodes_here, const std::optional<Duration>& given) {
+SpinBudget spin_for(bool has_cores, const std::optional<Duration>& given) {
   if (given) return {*given, *given};
   if (const auto text = config::variable("TENSORBUS_SPIN_US")) {
     try {
@@ -29,8 +30,8 @@ SpinBudget spin_for(std::size_t nodes_here, const std::optional<Duration>& given
                   "TENSORBUS_SPIN_US is \"" + *text + "\"; it must be a number of microseconds");
     }
   }
-  const bool cores = nodes_here <= std::thread::hardware_concurrency();
-  return {cores ? spin_with_cores : spin_without, spin_without};
+  if (!has_cores) return {Duration::zero(), Duration::zero()};
+  return {spin_with_cores, spin_in_vain};
 }
 
 // Whom the others let in, should it be the network that carries. Who needs none may have no way.
@@ -51,6 +52,9 @@ std::string Node::encode(const Record& record) {
   for (const os::IpAddress& host : record.hosts) {
     for (const std::uint8_t byte : host.bytes) encoder.integer(byte);
   }
+  encoder.string(record.seat.machine);
+  encoder.integer(static_cast<std::uint32_t>(record.seat.cores.words.size()));
+  for (const std::uint64_t word : record.seat.cores.words) encoder.integer(word);
   return std::move(encoder).bytes();
 }
 
@@ -63,6 +67,9 @@ Node::Record Node::decode(const std::string& bytes) {
     os::IpAddress& host = record.hosts.emplace_back();
     for (std::uint8_t& byte : host.bytes) byte = decoder.integer<std::uint8_t>();
   }
+  record.seat.machine = decoder.string();
+  record.seat.cores.words.resize(decoder.count(sizeof(std::uint64_t)));
+  for (std::uint64_t& word : record.seat.cores.words) word = decoder.integer<std::uint64_t>();
   decoder.end();
   return record;
 }
@@ -106,7 +113,8 @@ void Node::meet_the_others(const NodeOptions& options) {
   const auto bind = [&] {
     return options.bind.empty() ? os::address_towards(job_.host, job_.port) : options.bind;
   };
-  record_ = {options.transport, station_->address(), hosts_of(bind)};
+  record_ = {
+      options.transport, station_->address(), hosts_of(bind), {os::boot_id(), os::own_cores()}};
   membership_.join(encode(record_), options.deadline);
   membership_.wait_for_all(options.deadline);
 
@@ -117,7 +125,10 @@ void Node::meet_the_others(const NodeOptions& options) {
     open_network(options, bind());
   }
   Loop::Events& events = *this;
-  loop_ = std::make_unique<Loop>(events, *station_, spin_for(nodes_here(), options.spin));
+  loop_ = std::make_unique<Loop>(events, *station_,
+                                 spin_for(has_cores_for(record_.seat, seats()), options.spin));
+  const Loop::Lock lock = loop_->lock();  // its own thread polls already
+  station_->hand_to(*loop_);
 }
 
 void Node::open_network(const NodeOptions& options, const std::string& bind) {
@@ -130,15 +141,13 @@ void Node::open_network(const NodeOptions& options, const std::string& bind) {
   membership_.publish_address(fabric::encode(network_only(station_->address())), options.deadline);
 }
 
-// Schedulers only sleep.
-std::size_t Node::nodes_here() const {
-  std::size_t count = 0;
+// Nodes in other network namespaces of the machine count, schedulers do not: those only sleep.
+std::vector<Seat> Node::seats() const {
+  std::vector<Seat> seats;
   for (const Member& member : membership_.everybody()) {
-    if (member.role == Role::scheduler) continue;
-    const Record each = decode(membership_.record(member));
-    count += each.address.identity.host == record_.address.identity.host ? 1 : 0;
+    if (member.role != Role::scheduler) seats.push_back(decode(membership_.record(member)).seat);
   }
-  return count;
+  return seats;
 }
 
 void Node::connect_all(Deadline deadline) {
@@ -192,12 +201,21 @@ void Node::on_up(const std::shared_ptr<fabric::Peer>& peer) {
   log::warn("push-pull: {} has no business here", fabric::to_string(peer->identity()));
 }
 
-void Node::on_message(fabric::Peer& peer, std::string_view message) {
+Partner* Node::partner_of(const fabric::Peer& peer) {
+  // Mostly the same again.
+  if (last_heard_ != nullptr && &last_heard_->peer() == &peer) return last_heard_;
   const auto found = by_peer_.find(&peer);
-  if (found == by_peer_.end() || found->second->lost()) return;
-  Partner& partner = *found->second;
+  if (found == by_peer_.end()) return nullptr;
+  last_heard_ = found->second;
+  return last_heard_;
+}
+
+void Node::on_message(fabric::Peer& peer, std::string_view message) {
+  Partner* const from = partner_of(peer);
+  if (from == nullptr || from->lost()) return;
+  Partner& partner = *from;
   try {
-    Decoder decoder(message);
+    wire::Body decoder(message);
     const wire::Kind kind = wire::take_kind(decoder);
     if (kind == wire::Kind::inlet_closed) {
       partner.forget_inlet(wire::take<wire::InletClosed>(decoder).inlet);
@@ -206,7 +224,7 @@ void Node::on_message(fabric::Peer& peer, std::string_view message) {
     if (kind != wire::Kind::part) return client_.on_message(partner, kind, decoder);
     const auto whole = partner.assemble(decoder.raw(decoder.left()));
     if (!whole) return;
-    Decoder joined(*whole);
+    wire::Body joined(*whole);
     const wire::Kind inner = wire::take_kind(joined);
     if (inner == wire::Kind::part) throw Error(Code::failed, "a message within a message");
     client_.on_message(partner, inner, joined);
@@ -231,7 +249,7 @@ void Node::on_lost(fabric::Peer& peer, const Status& reason) {
 
 void Node::on_turn() {
   for (const auto& partner : partners_) {
-    if (partner != nullptr) partner->flush();
+    if (partner != nullptr && partner->is_behind()) partner->flush();
   }
   client_.on_turn();
 }

@@ -26,7 +26,7 @@ class Node : private Loop::Events {
     virtual ~Client() = default;
     virtual void on_up(Partner& partner) = 0;
     // An Error ends the connection.
-    virtual void on_message(Partner& partner, wire::Kind kind, Decoder& message) = 0;
+    virtual void on_message(Partner& partner, wire::Kind kind, wire::Body& message) = 0;
     virtual void on_lost(Partner& partner) = 0;
     virtual void on_turn() = 0;
   };
@@ -51,6 +51,7 @@ class Node : private Loop::Events {
     Transport transport{};
     fabric::Address address;
     std::vector<os::IpAddress> hosts;  // that it may call from
+    Seat seat;
   };
   static std::string encode(const Record& record);
   static Record decode(const std::string& bytes);
@@ -59,9 +60,10 @@ class Node : private Loop::Events {
   bool needs_network(const Record& other) const;
   void connect_all(Deadline deadline);
   void open_network(const NodeOptions& options, const std::string& bind);
-  std::size_t nodes_here() const;
+  std::vector<Seat> seats() const;
   void add_partner(const std::shared_ptr<fabric::Peer>& peer, int group);
   Member other(int group) const;
+  Partner* partner_of(const fabric::Peer& peer);
 
   void on_up(const std::shared_ptr<fabric::Peer>& peer) override;
   void on_message(fabric::Peer& peer, std::string_view message) override;
@@ -78,6 +80,7 @@ class Node : private Loop::Events {
   std::vector<Record> others_;  // of the other role in our lane, by group
   std::vector<std::unique_ptr<Partner>> partners_;
   std::map<const fabric::Peer*, Partner*> by_peer_;
+  Partner* last_heard_ = nullptr;
   std::map<const fabric::Peer*, int> calling_;  // whom we connect to, until it is up
   std::optional<Status> failure_;               // of a connection that never came up
   std::unique_ptr<fabric::Station> station_;

@@ -50,6 +50,7 @@ class Partner {
 
   // In order; what the peer does not take waits. Nothing once it is lost.
   void send(std::string_view message);
+  bool is_behind() const noexcept { return !outbox_.empty(); }
   // What waits, as far as it goes.
   void flush();
   // The pieces of a message that was too long for one, put together; nothing until the last.

@@ -2,10 +2,28 @@
 #pragma once
 
 #include <algorithm>
+#include <span>
+#include <string>
 
+#include "os/process/cores.h"
 #include "tensorbus/deadline.h"
 
 namespace tensorbus::push_pull {
+
+// Where a node runs.
+struct Seat {
+  std::string machine;
+  os::Cores cores;
+};
+
+// Whether each of `nodes` that may run on a core of `own` can have one to itself. `own` is among
+// them.
+inline bool has_cores_for(const Seat& own, std::span<const Seat> nodes) {
+  const auto rivals = std::ranges::count_if(nodes, [&own](const Seat& node) {
+    return node.machine == own.machine && node.cores.overlaps(own.cores);
+  });
+  return static_cast<std::size_t>(rivals) <= own.cores.count();
+}
 
 // The longest time, while what is waited for mostly comes within it. When it does not, it may be
 // that we hold the very core that it needs: then the shortest, with a try now and again.
@@ -16,6 +34,9 @@ class SpinBudget {
 
   // Equal: always so long.
   SpinBudget(Duration longest, Duration shortest) : longest_(longest), shortest_(shortest) {}
+
+  // False: one look, then sleep.
+  bool spins() const noexcept { return longest_ > Duration::zero(); }
 
   // Of the spin that begins.
   Duration next() noexcept {

@@ -2,6 +2,8 @@
 
 #include <gtest/gtest.h>
 
+#include <vector>
+
 namespace tensorbus::push_pull {
 namespace {
 
@@ -36,6 +38,27 @@ TEST(SpinBudgetTest, SpinsBrieflyWhenItDoesNotAndTriesAgain) {
   EXPECT_EQ(tries, 10);
   budget.came();
   EXPECT_EQ(budget.next(), longest);
+}
+
+// proves: P12
+TEST(SpinBudgetTest, NothingIsABudgetToo) {
+  SpinBudget budget(Duration::zero(), Duration::zero());
+  EXPECT_FALSE(budget.spins());
+  EXPECT_EQ(budget.next(), Duration::zero());
+  EXPECT_TRUE(SpinBudget(longest, shortest).spins());
+}
+
+// proves: P12
+TEST(SpinBudgetTest, NodesThatMayRunOnOurCoresNeedOneEach) {
+  const Seat own{"here", {{0b0011}}};
+  const Seat elsewhere{"there", {{0b0011}}};
+  const Seat on_other_cores{"here", {{0b1100}}};
+  EXPECT_TRUE(has_cores_for(own, std::vector{own, own, elsewhere, on_other_cores}));
+  EXPECT_FALSE(has_cores_for(own, std::vector{own, own, own}));
+  const Seat on_all{"here", {{0b1111}}};
+  EXPECT_FALSE(has_cores_for(own, std::vector{own, own, on_all}));
+  const Seat pinned{"here", {{0b0001}}};
+  EXPECT_TRUE(has_cores_for(pinned, std::vector{pinned, on_other_cores}));
 }
 
 // proves: P12

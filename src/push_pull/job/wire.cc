@@ -4,13 +4,10 @@
 
 namespace tensorbus::push_pull::wire {
 
-Kind take_kind(Decoder& from) {
-  const auto kind = from.integer<std::uint8_t>();
-  if (kind < static_cast<std::uint8_t>(Kind::request) ||
-      kind > static_cast<std::uint8_t>(Kind::forget)) {
-    throw Error(Code::failed, "a message of unknown kind");
-  }
-  return static_cast<Kind>(kind);
+void throw_unknown_kind() { throw Error(Code::failed, "a message of unknown kind"); }
+
+void Body::broken(const char* how) {
+  throw Error(Code::failed, std::string("a message that is broken: ") + how);
 }
 
 void Numbers::broken(const char* how) {

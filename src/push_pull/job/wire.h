@@ -12,7 +12,6 @@
 #include <type_traits>
 #include <vector>
 
-#include "base/bytes.h"
 #include "tensorbus/dtype.h"
 #include "tensorbus/status.h"
 
@@ -175,8 +174,31 @@ class Message {
   std::size_t size_ = 0;
 };
 
+// What is left to read of a message. Bytes are borrowed; every step is small enough to be inlined,
+// since each message takes several.
+class Body {
+ public:
+  explicit Body(std::string_view bytes) : rest_(bytes) {}
+
+  std::string_view raw(std::size_t size) {
+    if (size > rest_.size()) broken("it is cut short");
+    const std::string_view taken(rest_.data(), size);
+    rest_.remove_prefix(size);
+    return taken;
+  }
+  std::size_t left() const noexcept { return rest_.size(); }
+  void end() const {
+    if (!rest_.empty()) broken("there are bytes too many in it");
+  }
+
+ private:
+  [[noreturn]] static void broken(const char* how);
+
+  std::string_view rest_;
+};
+
 template <typename T>
-T take(Decoder& from) {
+T take(Body& from) {
   static_assert(std::is_trivially_copyable_v<T>);
   T value;
   std::memcpy(&value, from.raw(sizeof value).data(), sizeof value);
@@ -220,7 +242,15 @@ Push take_push(Numbers& from);
 void take_extents(Numbers& from, std::span<std::int64_t> extents);
 Pull take_pull(Numbers& from);
 
-Kind take_kind(Decoder& from);
+[[noreturn]] void throw_unknown_kind();
+inline Kind take_kind(Body& from) {
+  const auto kind = static_cast<std::uint8_t>(from.raw(1).front());
+  if (kind < static_cast<std::uint8_t>(Kind::request) ||
+      kind > static_cast<std::uint8_t>(Kind::forget)) {
+    throw_unknown_kind();
+  }
+  return static_cast<Kind>(kind);
+}
 
 Code checked_code(std::uint64_t code);
 Dtype checked_dtype(std::uint64_t dtype);

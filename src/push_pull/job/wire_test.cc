@@ -28,7 +28,7 @@ std::string encoded(const Request& request) {
 }
 
 Request decoded(std::string_view bytes) {
-  Decoder decoder(bytes);
+  Body decoder(bytes);
   EXPECT_EQ(take_kind(decoder), Kind::request);
   Numbers numbers_left(decoder.raw(decoder.left()));
   Request request;
@@ -93,7 +93,7 @@ TEST(WireTest, LongMessagesHaveRoom) {
   Message message(Kind::answer);
   message.put(Answer{7, {1, 2, 3, 4}, 10});
   message.put_text(text);
-  Decoder decoder(message.bytes());
+  Body decoder(message.bytes());
   EXPECT_EQ(take_kind(decoder), Kind::answer);
   EXPECT_EQ(take<Answer>(decoder).number, 7U);
   EXPECT_EQ(decoder.raw(decoder.left()), text);

@@ -101,7 +101,7 @@ class Liar final : private Node::Client {
     partner_ = &partner;
     places_.push_back(partner.make_slot(4096).place);  // ours, that the victim may write to
   }
-  void on_message(Partner&, wire::Kind kind, Decoder& message) override {
+  void on_message(Partner&, wire::Kind kind, wire::Body& message) override {
     if (kind == wire::Kind::slot) {
       places_.push_back(wire::take<wire::Slot>(message).place);
     } else if (kind == wire::Kind::words) {

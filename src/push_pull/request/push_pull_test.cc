@@ -67,6 +67,27 @@ TEST_P(PushPullTest, APushGoesToEveryServerAndPullsAreDividedByPosition) {
 }
 
 // proves: P3
+TEST_P(PushPullTest, AWorkerIsServedWhileTheServerSleepsForAnother) {
+  NodeOptions sleepy = options();
+  sleepy.spin = Duration::zero();
+  Cluster cluster(3, 1, sleepy);
+  constexpr int batches = 4;
+  std::jthread server([&] {
+    for (int i = 0; i < batches; ++i) echo_nothing(cluster.server(0));
+  });
+  std::vector<std::pair<Worker*, Handler>> requests;
+  for (const std::size_t rank : {1U, 2U, 0U}) {
+    for (int i = 0; i < batches; ++i) {
+      // The server has never made a slot of this size for the worker, and must do so now.
+      Tensor push(Dtype::uint8, {std::int64_t{1000} << i});
+      Worker& worker = cluster.worker(rank);
+      requests.emplace_back(&worker, worker.push_pull(std::array{push.item(1)}, {}, soon()));
+    }
+  }
+  for (const auto& [worker, handler] : requests) worker->wait(handler, soon());
+}
+
+// proves: P3
 TEST_P(PushPullTest, ABatchHoldsTheNextRequestOfEveryWorker) {
   Cluster cluster(3, 1, options());
   Tensor push(Dtype::uint8, {16});

@@ -23,10 +23,11 @@ class Likeness {
   }
 
   void take(std::span<const Item> pushes, std::span<const Item> pulls) {
-    words_.clear();
-    words_.push_back(pushes.size());
-    for (const Item& item : pushes) add(item);
-    for (const Item& item : pulls) add(item);
+    words_.resize(1 + words_for(pushes) + words_for(pulls));
+    std::uint64_t* at = words_.data();
+    *at++ = pushes.size();
+    for (const Item& item : pushes) at = put(at, item);
+    for (const Item& item : pulls) at = put(at, item);
     hash_ = 0;
     for (const std::uint64_t word : words_) {
       hash_ = (hash_ ^ word) * 0x9E3779B97F4A7C15;
@@ -37,21 +38,32 @@ class Likeness {
   friend bool operator==(const Likeness&, const Likeness&) = default;
 
  private:
-  void add(const Item& item) {
-    const TensorView& tensor = item.tensor;
-    words_.push_back(static_cast<std::uint64_t>(item.key));
-    words_.push_back(reinterpret_cast<std::uintptr_t>(tensor.data));
-    words_.push_back(tensor.shape.size() << 16 | (tensor.elsewhere ? 512U : 0U) |
-                     (tensor.read_only ? 256U : 0U) | static_cast<std::uint64_t>(tensor.dtype));
-    for (const auto& extents : {tensor.shape, tensor.strides}) {
-      for (const std::int64_t extent : extents) {
-        words_.push_back(static_cast<std::uint64_t>(extent));
-      }
+  static std::size_t words_for(std::span<const Item> items) noexcept {
+    std::size_t words = 0;
+    for (const Item& item : items) {
+      words += 3 + item.tensor.shape.size() + item.tensor.strides.size();
     }
+    return words;
+  }
+  static std::uint64_t* put(std::uint64_t* at, const Item& item) noexcept {
+    const TensorView& tensor = item.tensor;
+    *at++ = static_cast<std::uint64_t>(item.key);
+    *at++ = reinterpret_cast<std::uintptr_t>(tensor.data);
+    *at++ = tensor.shape.size() << 16 | (tensor.elsewhere ? 512U : 0U) |
+            (tensor.read_only ? 256U : 0U) | static_cast<std::uint64_t>(tensor.dtype);
+    for (const std::int64_t extent : tensor.shape) *at++ = static_cast<std::uint64_t>(extent);
+    for (const std::int64_t stride : tensor.strides) *at++ = static_cast<std::uint64_t>(stride);
+    return at;
   }
 
   std::uint64_t hash_ = 0;
   std::vector<std::uint64_t> words_;
+};
+
+// One that the servers know, for whoever sends it again: its number, and since when it has that.
+struct Standing {
+  std::uint64_t number = 0;  // 0: they do not know it
+  std::uint64_t since = 0;
 };
 
 // Those that the servers know, each with a number from 1 to wire::most_standing. A few places for
@@ -65,8 +77,17 @@ class Recurring {
     Likeness likeness;
     Record* record = nullptr;
     std::uint64_t used = 0;  // when last
+    std::uint64_t since = 0;
   };
 
+  // Without a comparison, if it still has the number.
+  Record* find(const Standing& standing) noexcept {
+    if (standing.number == 0) return nullptr;
+    Entry& entry = places_[standing.number - 1];
+    if (entry.record == nullptr || entry.since != standing.since) return nullptr;
+    entry.used = ++now_;
+    return entry.record;
+  }
   Record* find(const Likeness& likeness) noexcept {
     for (Entry& entry : places_of(likeness)) {
       if (entry.record == nullptr || entry.likeness != likeness) continue;
@@ -94,7 +115,8 @@ class Recurring {
   }
   // Nobody else has the place.
   void put(Entry& place, const Likeness& likeness, Record& record) {
-    place = {likeness, &record, ++now_};
+    ++now_;
+    place = {likeness, &record, now_, now_};
     ++size_;
   }
   void remove(std::uint64_t number) noexcept {
@@ -103,6 +125,9 @@ class Recurring {
   }
   std::uint64_t number_of(const Entry& place) const noexcept {
     return static_cast<std::uint64_t>(&place - places_.data()) + 1;
+  }
+  Standing standing(std::uint64_t number) const noexcept {
+    return {number, places_[number - 1].since};
   }
   std::size_t size() const noexcept { return size_; }
 

@@ -77,6 +77,21 @@ TEST_F(RecurringTest, KnowsWhatItHolds) {
   EXPECT_EQ(recurring_.size(), 0U);
 }
 
+TEST_F(RecurringTest, ANumberIsFoundAsLongAsItNamesTheSame) {
+  EXPECT_EQ(recurring_.find(Standing{}), nullptr);
+  Record first;
+  ASSERT_TRUE(put(likeness(1), first));
+  const Standing standing = recurring_.standing(first.number);
+  EXPECT_EQ(recurring_.find(standing), &first);
+  recurring_.remove(first.number);
+  EXPECT_EQ(recurring_.find(standing), nullptr);
+  Record second;
+  ASSERT_TRUE(put(likeness(1), second));
+  ASSERT_EQ(second.number, first.number);
+  EXPECT_EQ(recurring_.find(standing), nullptr) << "another has the number now";
+  EXPECT_EQ(recurring_.find(recurring_.standing(second.number)), &second);
+}
+
 TEST_F(RecurringTest, OftenIsEightTimes) {
   for (int round = 0; round < 2; ++round) {
     for (int i = 1; i <= 10; ++i) EXPECT_EQ(recurring_.comes_often(likeness(round)), i >= 8);

@@ -14,6 +14,7 @@ namespace tensorbus::push_pull {
 
 Server::Impl::Impl(const NodeOptions& options)
     : sides_(static_cast<std::size_t>(std::max(options.job.workers, 0))),
+      any_lost_(sides_.empty()),
       node_(Role::server, options, *this) {}
 
 Server::Impl::~Impl() = default;
@@ -62,7 +63,7 @@ void Server::Impl::recycle(Incoming& incoming) {
   incoming.next = std::exchange(free_, &incoming);
 }
 
-void Server::Impl::on_message(Partner& partner, wire::Kind kind, Decoder& message) {
+void Server::Impl::on_message(Partner& partner, wire::Kind kind, wire::Body& message) {
   Side& side = sides_[static_cast<std::size_t>(partner.group())];
   switch (kind) {
     case wire::Kind::request:
@@ -82,7 +83,7 @@ void Server::Impl::on_message(Partner& partner, wire::Kind kind, Decoder& messag
   }
 }
 
-void Server::Impl::on_want_slot(Side& side, Decoder& message) {
+void Server::Impl::on_want_slot(Side& side, wire::Body& message) {
   const auto wanted = wire::take<wire::WantSlot>(message);
   message.end();
   wire::Slot slot{wanted.bytes, {}, 0};
@@ -104,7 +105,7 @@ void Server::Impl::on_want_slot(Side& side, Decoder& message) {
   side.partner->send(message_.bytes());
 }
 
-void Server::Impl::on_words(Side& side, Decoder& message) {
+void Server::Impl::on_words(Side& side, wire::Body& message) {
   const auto words = wire::take<wire::Words>(message);
   message.end();
   side.words = side.partner->peer_memory(words.place, words.bytes);
@@ -119,7 +120,7 @@ Server::Impl::Word& Server::Impl::word_at(const Side& side, std::uint64_t index)
   return *reinterpret_cast<Word*>(side.words + index * word_bytes);
 }
 
-void Server::Impl::on_free_slot(Side& side, Decoder& message) {
+void Server::Impl::on_free_slot(Side& side, wire::Body& message) {
   const auto freed = wire::take<wire::FreeSlot>(message);
   message.end();
   side.slots.erase({freed.place.inlet, freed.place.offset});
@@ -184,7 +185,7 @@ void Server::Impl::bind_extents(Incoming& incoming) {
   }
 }
 
-void Server::Impl::on_request(Side& side, Decoder& decoder) {
+void Server::Impl::on_request(Side& side, wire::Body& decoder) {
   wire::Numbers message(decoder.raw(decoder.left()));
   const wire::RequestHead head = wire::take_head(message);
   Incoming& incoming = new_incoming();
@@ -214,9 +215,11 @@ void Server::Impl::on_request(Side& side, Decoder& decoder) {
 
 void Server::Impl::queue(Incoming& incoming) {
   Side& side = *incoming.side;
-  if (const std::string why = objection(incoming); !why.empty()) {
-    answer(incoming, incoming.received, {Code::invalid_argument, why});
-    return release(incoming);
+  if (!side.landings.empty()) {
+    if (const std::string why = objection(incoming); !why.empty()) {
+      answer(incoming, incoming.received, {Code::invalid_argument, why});
+      return release(incoming);
+    }
   }
   (side.last == nullptr ? side.first : side.last->next) = &incoming;
   side.last = &incoming;
@@ -239,7 +242,7 @@ void Server::Impl::stop_standing(Incoming& incoming) {
   if (!incoming.under_way) recycle(incoming);
 }
 
-void Server::Impl::on_again(Side& side, Decoder& message) {
+void Server::Impl::on_again(Side& side, wire::Body& message) {
   const auto again = wire::take<wire::Again>(message);
   message.end();
   const std::uint64_t at = again.standing - 1;
@@ -255,7 +258,7 @@ void Server::Impl::on_again(Side& side, Decoder& message) {
   queue(*incoming);
 }
 
-void Server::Impl::on_forget(Side& side, Decoder& message) {
+void Server::Impl::on_forget(Side& side, wire::Body& message) {
   const std::uint64_t at = wire::take<wire::Forget>(message).standing - 1;
   message.end();
   if (at >= side.standing.size() || side.standing[at] == nullptr) {
@@ -285,7 +288,6 @@ Server::Impl::Incoming& Server::Impl::movable(Incoming& incoming) {
 
 std::string Server::Impl::objection(const Incoming& incoming) const {
   const auto& landings = incoming.side->landings;
-  if (landings.empty()) return {};
   for (const Received& received : incoming.tensors) {
     const auto landing = landings.find(received.key);
     if (landing == landings.end()) continue;
@@ -303,6 +305,7 @@ void Server::Impl::drop_queue(Side& side) {
 }
 
 void Server::Impl::on_lost(Partner& partner) {
+  any_lost_ = true;
   Side& side = sides_[static_cast<std::size_t>(partner.group())];
   for (Incoming*& standing : side.standing) {
     if (standing != nullptr) stop_standing(*std::exchange(standing, nullptr));
@@ -333,6 +336,10 @@ void Server::Impl::report_losses(std::span<Side* const> sides) {
   if (!anyone_left) throw Error(Code::peer_lost, "every worker that could ask is gone");
 }
 
+bool Server::Impl::is_missing(const Side* side) {
+  return side->first == nullptr && !side->partner->lost();
+}
+
 void Server::Impl::get_batch(std::vector<Request>& batch, std::span<const int> workers,
                              Deadline deadline) {
   batch.clear();
@@ -355,14 +362,13 @@ void Server::Impl::get_batch(std::vector<Request>& batch, std::span<const int> w
     }
   }
   const bool complete = node_.loop().wait(lock, deadline, [&] {
-    report_losses(wanted_);
-    return std::ranges::all_of(
-        wanted_, [](const Side* side) { return side->first != nullptr || side->partner->lost(); });
+    if (any_lost_) report_losses(wanted_);
+    return std::ranges::none_of(wanted_, is_missing);
   });
   if (!complete) {
     std::vector<std::string> silent;
     for (const Side* side : wanted_) {
-      if (side->first == nullptr && !side->partner->lost()) silent.push_back(side->partner->name());
+      if (is_missing(side)) silent.push_back(side->partner->name());
     }
     throw Error(Code::timeout, fmt::format("no request from {} in time", fmt::join(silent, ", ")));
   }

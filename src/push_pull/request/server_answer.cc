@@ -44,7 +44,7 @@ void Server::Impl::answer(Incoming& incoming, std::int64_t handed_over, const St
   if (!incoming.side->partner->shares_memory()) node_.ticker().to_nanoseconds(answer.times);
   message_.start(wire::Kind::answer);
   message_.put(answer);
-  message_.put_text(status.message);
+  if (!status.ok()) message_.put_text(status.message);
   incoming.side->partner->send(message_.bytes());
 }
 

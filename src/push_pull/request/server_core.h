@@ -87,12 +87,13 @@ class Server::Impl final : private Node::Client {
   void move_to_landings(Incoming& incoming);
   void drop_queue(Side& side);
   void report_losses(std::span<Side* const> sides);
+  static bool is_missing(const Side* side);
 
   void on_up(Partner& partner) override;
-  void on_message(Partner& partner, wire::Kind kind, Decoder& message) override;
-  void on_request(Side& side, Decoder& message);
-  void on_again(Side& side, Decoder& message);
-  void on_forget(Side& side, Decoder& message);
+  void on_message(Partner& partner, wire::Kind kind, wire::Body& message) override;
+  void on_request(Side& side, wire::Body& message);
+  void on_again(Side& side, wire::Body& message);
+  void on_forget(Side& side, wire::Body& message);
   static void keep_standing(Incoming& incoming, std::uint64_t number);
   void stop_standing(Incoming& incoming);
   void queue(Incoming& incoming);
@@ -101,9 +102,9 @@ class Server::Impl final : private Node::Client {
   std::shared_ptr<Landing> landing_at(const Side& side, const wire::Place& place) const;
   // Empty, or why the worker must not push this.
   std::string objection(const Incoming& incoming) const;
-  void on_want_slot(Side& side, Decoder& message);
-  void on_free_slot(Side& side, Decoder& message);
-  void on_words(Side& side, Decoder& message);
+  void on_want_slot(Side& side, wire::Body& message);
+  void on_free_slot(Side& side, wire::Body& message);
+  void on_words(Side& side, wire::Body& message);
   Word& word_at(const Side& side, std::uint64_t index) const;
   void on_lost(Partner& partner) override;
   void on_turn() override {}
@@ -121,6 +122,7 @@ class Server::Impl final : private Node::Client {
   std::vector<std::unique_ptr<Incoming>> incoming_;
   Incoming* free_ = nullptr;
   Numbered<Incoming> by_handler_;
+  bool any_lost_;              // side; or there is none at all
   std::vector<Side*> wanted_;  // of the get_batch under way
   ServerCounts counts_;
   wire::Message message_;

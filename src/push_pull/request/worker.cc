@@ -118,7 +118,7 @@ void Worker::Impl::clear_up() {
 void Worker::Impl::release(Record& record) {
   for (Leg& leg : record.legs) {
     leg.over = true;
-    leg.status = {};
+    if (!leg.status.ok()) leg.status = {};
   }
   record.under_way = false;
   record.finishing = false;
@@ -369,6 +369,7 @@ Worker::Impl::Record& Worker::Impl::make(Lock& lock, const Wish& wish, Deadline 
   try {
     for (const Item& item : wish.pushes) record.pushes.push_back(measure(item.tensor));
     record.bytes = bytes;
+    record.pool_changes = node_.pool().changes();
     reserve_pushes(lock, record, wish.pushes, deadline);
     reserve_pulls(record, wish.pulls);
     fill(lock, record, wish.pushes);
@@ -403,14 +404,14 @@ Handler Worker::Impl::push_pull(std::span<const Item> pushes, std::span<const It
   const std::int64_t handed_over = node_.ticker().now();
   std::vector<std::shared_ptr<const void>> dropped;  // before the lock: let go after it
   Lock lock = node_.loop().lock();
-  std::swap(dropped, dropped_);
+  if (!dropped_.empty()) std::swap(dropped, dropped_);
   const bool may_recur = Likeness::is_worth_it(pushes, pulls);
   if (may_recur) likeness_.take(pushes, pulls);
-  return send_or_make(lock, {pushes, pulls, may_recur ? &likeness_ : nullptr, false, handed_over},
+  return send_or_make(lock, {pushes, pulls, may_recur ? &likeness_ : nullptr, nullptr, handed_over},
                       deadline, std::move(keep));
 }
 
-void Worker::Impl::on_message(Partner& partner, wire::Kind kind, Decoder& message) {
+void Worker::Impl::on_message(Partner& partner, wire::Kind kind, wire::Body& message) {
   Side& side = sides_[static_cast<std::size_t>(partner.group())];
   switch (kind) {
     case wire::Kind::answer:
@@ -424,7 +425,7 @@ void Worker::Impl::on_message(Partner& partner, wire::Kind kind, Decoder& messag
   }
 }
 
-void Worker::Impl::on_slot(Side& side, Decoder& message) {
+void Worker::Impl::on_slot(Side& side, wire::Body& message) {
   const auto slot = wire::take<wire::Slot>(message);
   const std::string_view text = message.raw(message.left());
   if (slot.code != 0) {
@@ -438,7 +439,7 @@ void Worker::Impl::on_slot(Side& side, Decoder& message) {
   ++side.slots;
 }
 
-void Worker::Impl::on_landing(Side& side, Decoder& message) {
+void Worker::Impl::on_landing(Side& side, wire::Body& message) {
   const auto landing = wire::take<wire::Landing>(message);
   message.end();
   if (landing.place.inlet == 0) {

@@ -25,6 +25,7 @@ struct PreparedRequest::Content {
   std::vector<Item> pulls;
   Likeness likeness;
   std::shared_ptr<const void> keep;
+  Standing standing;  // as it was last sent
 };
 
 class Worker::Impl final : private Node::Client {
@@ -37,7 +38,7 @@ class Worker::Impl final : private Node::Client {
   std::shared_ptr<PreparedRequest::Content> prepare(std::span<const Item> pushes,
                                                     std::span<const Item> pulls,
                                                     std::shared_ptr<const void> keep) const;
-  Handler push_pull(const PreparedRequest::Content* prepared, Deadline deadline);
+  Handler push_pull(PreparedRequest::Content* prepared, Deadline deadline);
   void wait(Handler handler, Deadline deadline);
   std::vector<Handler> handlers(Handler handler);
   Trace trace(Handler handler, std::optional<int> server);
@@ -109,14 +110,15 @@ class Worker::Impl final : private Node::Client {
     bool abandoned = false;  // nobody waits for it any more
     // By which number the servers know it when it comes again; 0: they do not. It keeps its memory.
     std::uint64_t standing = 0;
-    bool known = false;  // they have been told
+    bool known = false;              // they have been told
+    std::uint64_t pool_changes = 0;  // when it was last looked up where its pulls lie
   };
   // What somebody wants to send.
   struct Wish {
     std::span<const Item> pushes;
     std::span<const Item> pulls;
     const Likeness* likeness = nullptr;  // if it may come again
-    bool comes_again = false;            // for sure
+    Standing* standing = nullptr;        // of a request that comes again for sure
     std::int64_t handed_over = 0;
   };
   struct Finished {
@@ -161,6 +163,7 @@ class Worker::Impl final : private Node::Client {
   Record& make(Lock& lock, const Wish& wish, Deadline deadline);
   Handler dispatch(Record& record, const Wish& wish, std::shared_ptr<const void> keep);
 
+  Record* find_again(const Wish& wish);
   Record* ready_again(const Wish& wish);
   bool may_stand() const;
   bool lies_as_before(Record& record);
@@ -175,20 +178,20 @@ class Worker::Impl final : private Node::Client {
   static bool straight(const Target& target) { return target.slot.memory == nullptr; }
   bool settled(const Record& record) const;
   void copy_out(Lock& lock, Record& record);
-  void finish(Record& record, Status status);
+  void finish(Record& record, const Status& status);
   void cancel(Lock& lock, Record& record);
   [[noreturn]] void fail(Lock& lock, std::uint64_t handler);
-  void end_leg(Record& record, std::size_t server, Status status);
+  void end_leg(Record& record, std::size_t server, const Status& status);
   void end_if_abandoned(Record& record);
   Finished* finished(std::uint64_t handler);
   void turn_into_times(Finished& entry) const;
   bool still_writing(const Orphan& orphan) const;
 
   void on_up(Partner& partner) override;
-  void on_message(Partner& partner, wire::Kind kind, Decoder& message) override;
-  void on_answer(Side& side, Decoder& message);
-  void on_slot(Side& side, Decoder& message);
-  void on_landing(Side& side, Decoder& message);
+  void on_message(Partner& partner, wire::Kind kind, wire::Body& message) override;
+  void on_answer(Side& side, wire::Body& message);
+  void on_slot(Side& side, wire::Body& message);
+  void on_landing(Side& side, wire::Body& message);
   void on_lost(Partner& partner) override;
   void on_turn() override;
 

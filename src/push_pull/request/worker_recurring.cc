@@ -45,7 +45,7 @@ std::shared_ptr<PreparedRequest::Content> Worker::Impl::prepare(
   return content;
 }
 
-Handler Worker::Impl::push_pull(const PreparedRequest::Content* prepared, Deadline deadline) {
+Handler Worker::Impl::push_pull(PreparedRequest::Content* prepared, Deadline deadline) {
   const std::int64_t handed_over = node_.ticker().now();
   if (prepared == nullptr || prepared->worker.owner_before(self_) ||
       self_.owner_before(prepared->worker)) {
@@ -53,11 +53,12 @@ Handler Worker::Impl::push_pull(const PreparedRequest::Content* prepared, Deadli
   }
   std::vector<std::shared_ptr<const void>> dropped;  // before the lock: let go after it
   Lock lock = node_.loop().lock();
-  std::swap(dropped, dropped_);
+  if (!dropped_.empty()) std::swap(dropped, dropped_);
   const Likeness* const likeness =
       Likeness::is_worth_it(prepared->pushes, prepared->pulls) ? &prepared->likeness : nullptr;
-  return send_or_make(lock, {prepared->pushes, prepared->pulls, likeness, true, handed_over},
-                      deadline, prepared->keep);
+  return send_or_make(
+      lock, {prepared->pushes, prepared->pulls, likeness, &prepared->standing, handed_over},
+      deadline, prepared->keep);
 }
 
 Handler Worker::Impl::send_or_make(Lock& lock, const Wish& wish, Deadline deadline,
@@ -68,17 +69,28 @@ Handler Worker::Impl::send_or_make(Lock& lock, const Wish& wish, Deadline deadli
     ++counts_.repeated;
     return dispatch(*record, wish, std::move(keep));
   }
-  if (!wish.comes_again) check_items(wish.pushes, wish.pulls);
+  if (wish.standing == nullptr) check_items(wish.pushes, wish.pulls);
   Record& record = make(lock, wish, deadline);
   // The lock may have been let go, and another thread have sent something.
-  if (!wish.comes_again && wish.likeness != nullptr) likeness_.take(wish.pushes, wish.pulls);
+  if (wish.standing == nullptr && wish.likeness != nullptr) likeness_.take(wish.pushes, wish.pulls);
   stand(record, wish);
   return dispatch(record, wish, std::move(keep));
 }
 
+Worker::Impl::Record* Worker::Impl::find_again(const Wish& wish) {
+  if (wish.standing != nullptr) {
+    if (Record* const record = recurring_.find(*wish.standing)) return record;
+  }
+  Record* const record = wish.likeness != nullptr ? recurring_.find(*wish.likeness) : nullptr;
+  if (record != nullptr && wish.standing != nullptr) {
+    *wish.standing = recurring_.standing(record->standing);
+  }
+  return record;
+}
+
 // The record of a request that the servers know and that can be sent now.
 Worker::Impl::Record* Worker::Impl::ready_again(const Wish& wish) {
-  Record* const record = wish.likeness != nullptr ? recurring_.find(*wish.likeness) : nullptr;
+  Record* const record = find_again(wish);
   if (record == nullptr || record->under_way) return nullptr;
   check_links();
   if (!may_stand() || !lies_as_before(*record)) {
@@ -98,6 +110,8 @@ bool Worker::Impl::may_stand() const {
 
 // Memory of a pool may have gone back to the system, and other memory come to its address.
 bool Worker::Impl::lies_as_before(Record& record) {
+  const std::uint64_t changes = node_.pool().changes();
+  if (changes == record.pool_changes) return true;
   for (std::size_t server = 0; server < servers(); ++server) {
     for (const Target& target : targets(record, server)) {
       if (!target.measured.dense || target.measured.bytes == 0) continue;
@@ -107,6 +121,7 @@ bool Worker::Impl::lies_as_before(Record& record) {
       if (place && *place != target.place) return false;
     }
   }
+  record.pool_changes = changes;
   return true;
 }
 
@@ -126,7 +141,7 @@ bool Worker::Impl::has_landed(const Record& record) {
 // From now on the servers know it, if it comes again and is worth it.
 void Worker::Impl::stand(Record& record, const Wish& wish) {
   if (wish.likeness == nullptr || !is_small(record) || !may_stand() || has_landed(record)) return;
-  if (!wish.comes_again && !recurring_.comes_often(*wish.likeness)) return;
+  if (wish.standing == nullptr && !recurring_.comes_often(*wish.likeness)) return;
   if (recurring_.find(*wish.likeness) != nullptr) return;  // under way
   auto* const place =
       recurring_.place_for(*wish.likeness, [](const Record& other) { return !other.under_way; });

@@ -16,6 +16,7 @@ namespace {
 // A server that has begun to write when the time is up may finish.
 constexpr Duration grace = std::chrono::milliseconds(50);
 constexpr Duration look_at_orphans_every = std::chrono::seconds(1);
+const Status success;
 
 bool is_running(const fabric::Identity& process) {
   try {
@@ -46,7 +47,7 @@ void Worker::Impl::wait(Handler given, Deadline deadline) {
   const auto handler = static_cast<std::uint64_t>(given);
   std::vector<std::shared_ptr<const void>> dropped;  // before the lock: let go after it
   Lock lock = node_.loop().lock();
-  std::swap(dropped, dropped_);
+  if (!dropped_.empty()) std::swap(dropped, dropped_);
   Record* record = by_handler_.find(handler);
   if (record != nullptr && !settled(*record)) clear_up();  // there is time now
   const bool over = node_.loop().wait(lock, deadline, [&] {
@@ -66,7 +67,8 @@ void Worker::Impl::wait(Handler given, Deadline deadline) {
   copy_out(lock, *record);
   const std::int64_t given_back = node_.ticker().now();
   for (Leg& leg : record->legs) leg.times[7] = given_back;
-  finish(*record, {});
+  finish(*record, success);
+  if (dropped_.empty()) return;
   std::ranges::move(dropped_, std::back_inserter(dropped));
   dropped_.clear();
 }
@@ -99,11 +101,11 @@ void Worker::Impl::copy_out(Lock& lock, Record& record) {
 }
 
 // No longer known by its handlers; released once no server has it any more.
-void Worker::Impl::finish(Record& record, Status status) {
+void Worker::Impl::finish(Record& record, const Status& status) {
   Finished& entry = history_[next_finished_++ % most_finished];
   entry.first = record.first;
   entry.handlers = record.handlers;
-  entry.status = std::move(status);
+  if (!entry.status.ok() || !status.ok()) entry.status = status;
   entry.traces.clear();
   entry.in_ticks = true;
   for (const Leg& leg : record.legs) entry.traces.push_back(leg.times);
@@ -178,11 +180,11 @@ void Worker::Impl::fail(Lock& lock, std::uint64_t handler) {
   throw Error(failure);
 }
 
-void Worker::Impl::end_leg(Record& record, std::size_t server, Status status) {
+void Worker::Impl::end_leg(Record& record, std::size_t server, const Status& status) {
   Leg& leg = record.legs[server];
   Side& side = sides_[server];
   leg.over = true;
-  leg.status = std::move(status);
+  if (!status.ok()) leg.status = status;
   --side.requests;
   side.bytes -= leg.bytes;
   if (record.standing == 0) {
@@ -194,7 +196,7 @@ void Worker::Impl::end_leg(Record& record, std::size_t server, Status status) {
   }
 }
 
-void Worker::Impl::on_answer(Side& side, Decoder& message) {
+void Worker::Impl::on_answer(Side& side, wire::Body& message) {
   const std::int64_t received = node_.ticker().now_after_reading();
   const auto answer = wire::take<wire::Answer>(message);
   const std::string_view text = message.raw(message.left());
@@ -209,11 +211,12 @@ void Worker::Impl::on_answer(Side& side, Decoder& message) {
   Trace& times = record->legs[server].times;
   std::ranges::copy(answer.times, times.begin() + 2);
   times[6] = received;
-  Status status;
-  if (answer.code != 0) {
-    status = {wire::checked_code(answer.code), fmt::format("{}: {}", side.partner->name(), text)};
+  if (answer.code == 0) {
+    end_leg(*record, server, success);
+  } else {
+    end_leg(*record, server,
+            {wire::checked_code(answer.code), fmt::format("{}: {}", side.partner->name(), text)});
   }
-  end_leg(*record, server, std::move(status));
   end_if_abandoned(*record);
 }
 
