@@ -25,6 +25,7 @@ Agent::Agent(AgentParts parts, AgentOptions options)
       context_{options_.rank, parts_.fabric,  connections_,  operations_,   parts_.directory,
                catalog_,      parts_.channel, parts_.random, parts_.reached},
       shelves_(context_),
+      content_queries_(context_),
       incarnation_(parts_.random()) {
   context_.at(Step::started);
   publish_self();
@@ -65,6 +66,7 @@ void Agent::step(TimePoint now) {
   }
   for (const auto& batch : ending_) batch->step();
   shelves_.step();
+  content_queries_.answer();
   std::erase_if(ending_, [](const auto& batch) { return batch->over(); });
   announce_batches();
   if (now >= next_beat_) beat();
@@ -136,6 +138,7 @@ void Agent::dispatch(const Submission& submission) {
                    [&](const Shelve& command) { shelve(submission, command); },
                    [&](const Pull& command) { pull(submission, command); },
                    [&](const QueryNewest& asked) { query_newest(submission, asked); },
+                   [&](const QueryContents& asked) { content_queries_.ask(submission, asked); },
                    [&](const QuerySignal& asked) { query(submission, asked); },
                    [&](const QueryVersions& asked) { query_versions(submission, asked); },
                    [&](const CloseBatch& closed) { close_batch(submission, closed); },
@@ -158,6 +161,7 @@ void Agent::cancel(CommandId id, const Status& reason) {
   if (std::erase_if(deferred_, [&](const auto& each) { return each.id == id; }) > 0) {
     return answer(id, reason);
   }
+  if (content_queries_.cancel(id, reason)) return;
   for (const auto& [key, batch] : batches_) {
     if (batch->cancel(id, reason)) return;
   }
@@ -267,20 +271,23 @@ void Agent::take_message(const fabric::Message& message) {
     for (const auto& [key, batch] : batches_) batch->exchange().on_message(connection, said);
     shelves_.on_message(connection, said);
   };
-  std::visit(Overloaded{
-                 [&](const OneOf<Subscribe, Follow> auto&) { take_subscribe(connection, said); },
-                 [&](const Leave&) {
-                   std::erase_if(held_, [&](const Held& held) {
-                     return held.connection == connection && held.message.serial == said.serial;
-                   });
-                   pass_on();
-                 },
-                 [&](const ToSource auto&) { pass_on(); },
-                 [&](const ToReader auto&) { pass_on(); },
-                 [&](const ToPuller auto&) { pass_on(); },
-                 [&](const OneOf<Begun, Ended, Completed, Common, Hold> auto&) { pass_on(); },
-             },
-             said.body);
+  std::visit(
+      Overloaded{
+          [&](const OneOf<Subscribe, Follow> auto&) { take_subscribe(connection, said); },
+          [&](const Leave&) {
+            std::erase_if(held_, [&](const Held& held) {
+              return held.connection == connection && held.message.serial == said.serial;
+            });
+            pass_on();
+          },
+          [&](const ToSource auto&) { pass_on(); },
+          [&](const ToReader auto&) { pass_on(); },
+          [&](const ToPuller auto&) { pass_on(); },
+          [&](const OneOf<Begun, Ended, Completed, Common, Hold, Sent, KnownVersions> auto&) {
+            pass_on();
+          },
+      },
+      said.body);
 }
 
 void Agent::peer_lost(const fabric::PeerLost& lost) {
@@ -370,6 +377,7 @@ void Agent::end_session(std::uint64_t session, const Status& why, Batch::Manner 
     answer(each.id, why);
     return true;
   });
+  content_queries_.end_session(session, why);
   for (const auto& [key, batch] : batches_) {
     if (batch->self().session == session) batch->close(std::nullopt, why, manner);
   }
@@ -433,8 +441,8 @@ std::array<int, 3> Agent::fds() const noexcept {
 }
 
 TimePoint Agent::wake_at() const {
-  TimePoint at =
-      std::min({next_beat_, parts_.fabric.wake_at(), parts_.channel.wake_at(), shelves_.wake_at()});
+  TimePoint at = std::min({next_beat_, parts_.fabric.wake_at(), parts_.channel.wake_at(),
+                           shelves_.wake_at(), content_queries_.wake_at()});
   for (const auto& [end, here] : pairs_) {
     for (const auto& [id, deadline] : here.waiting) at = std::min(at, deadline.at());
   }

@@ -11,6 +11,7 @@
 #include <string>
 #include <vector>
 
+#include "bus/agent/content_queries.h"
 #include "bus/batch/batch.h"
 #include "bus/channel/channel.h"
 #include "bus/directory/catalog.h"
@@ -141,6 +142,7 @@ class Agent {
   Catalog catalog_;
   Context context_;
   Shelves shelves_;
+  ContentQueries content_queries_;
 
   std::map<std::uint64_t, std::uint64_t> sessions_;  // and their incarnations
   std::map<End, PairHere> pairs_;

@@ -376,7 +376,10 @@ void Agent::query(const Submission& submission, const QuerySignal& command) {
 }
 
 void Agent::query_versions(const Submission& submission, const QueryVersions& command) {
-  find_batch(command.batch, command.role).exchange().queries().ask_versions(submission.id);
+  find_batch(command.batch, command.role)
+      .exchange()
+      .queries()
+      .ask_versions(submission.id, submission.deadline);
 }
 
 void Agent::close_batch(const Submission& submission, const CloseBatch& command) {

@@ -55,7 +55,15 @@ void Reader::ask(Rank rank, SourceEnd& source) {
     if (std::ranges::find(ranks, rank) == ranks.end()) continue;
     wish.streams.push_back(static_cast<std::int64_t>(at));
   }
+  wish.version = plan_.version;
   context_.connections.send(*source.connection, plan_.generation, serial_, std::move(wish));
+}
+
+bool Reader::ask_versions(Rank rank) {
+  const auto found = sources_.find(rank);
+  if (!started() || found == sources_.end()) return false;
+  context_.connections.send(*found->second.connection, plan_.generation, serial_, AskVersions{});
+  return true;
 }
 
 void Reader::fail_joining(const std::string& why) {
