@@ -3,11 +3,8 @@
 
 #include <nanobind/stl/tuple.h>
 
-#include <algorithm>
-#include <cstring>
 #include <tuple>
 
-#include "copy/redistribute.h"
 #include "dlpack.h"
 #include "gil.h"
 #include "intake.h"
@@ -80,11 +77,6 @@ nb::object to_numpy(const PooledTensor& tensor) {
   return nb::module_::import_("numpy").attr("from_dlpack")(nb::cast(tensor));
 }
 
-bool is_dense(const TensorView& view) {
-  return std::ranges::equal(view.strides,
-                            plan::contiguous_strides(Shape(view.shape.begin(), view.shape.end())));
-}
-
 std::size_t dense_bytes(const TensorForm& form) {
   return item_bytes(form.dtype) * static_cast<std::size_t>(element_count(form.shape));
 }
@@ -112,29 +104,6 @@ nb::list empty(const std::vector<std::tuple<Shape, std::string, bool>>& wanted) 
         to_python(tensors[i], std::get<2>(wanted[i]) ? Framework::torch : Framework::numpy));
   }
   return made;
-}
-
-void copy_into(const nb::list& targets, const nb::list& sources) {
-  const auto name = [](std::size_t index) { return "tensor " + std::to_string(index); };
-  const TensorList to = take_in(targets, name);
-  const TensorList from = take_in(sources, name);
-  if (to.size() != from.size())
-    throw Error(Code::invalid_argument, "not as many targets as sources");
-  const WithoutGil without_gil;
-  const Layout one(Mesh({1}), {Replicate{}});
-  for (std::size_t i = 0; i < to.size(); ++i) {
-    const TensorView source = from[i];
-    const TensorView target = to[i];
-    if (source.dtype == target.dtype && std::ranges::equal(source.shape, target.shape) &&
-        is_dense(source) && is_dense(target)) {
-      if (source.empty()) continue;
-      const Shape shape(source.shape.begin(), source.shape.end());
-      std::memcpy(target.data, source.data,
-                  item_bytes(source.dtype) * static_cast<std::size_t>(element_count(shape)));
-    } else {
-      copy::redistribute(one, {&source, 1}, one, {&target, 1});
-    }
-  }
 }
 
 }  // namespace
@@ -207,9 +176,6 @@ void bind_pooled(nb::module_& module) {
       },
       nb::arg("tensor").none(), nb::sig("def is_pooled(tensor: object) -> bool"),
       "Whether a tensor's first element lies in this process' pool.");
-  module.def("copy_into", &copy_into, nb::arg("targets"), nb::arg("sources"),
-             nb::sig("def copy_into(targets: list[object], sources: list[object]) -> None"),
-             "Copies tensors, each to one of the same type and shape.");
   module.def(
       "pool_use",
       [] {

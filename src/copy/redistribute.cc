@@ -1,6 +1,7 @@
 #include "copy/redistribute.h"
 
 #include <algorithm>
+#include <cstring>
 #include <string>
 #include <vector>
 
@@ -154,6 +155,11 @@ void run_stream(const plan::Stream& stream, const Locals& source, const Locals& 
   execute(program, members, to);
 }
 
+bool is_dense(const TensorView& view) {
+  return std::ranges::equal(view.strides,
+                            plan::contiguous_strides(Shape(view.shape.begin(), view.shape.end())));
+}
+
 }  // namespace
 
 void redistribute(const plan::Plan& plan, const Locals& from, const Locals& to) {
@@ -176,6 +182,19 @@ void redistribute(const Layout& source_layout, std::span<const TensorView> from,
   target.check_shape(shape);
   redistribute(plan::Plan(tables, shape, {source.dtype(), target.dtype()}), source.locals(),
                target.locals());
+}
+
+void copy_tensor(const TensorView& from, const TensorView& to) {
+  const bool alike = from.dtype == to.dtype && std::ranges::equal(from.shape, to.shape) &&
+                     is_dense(from) && is_dense(to);
+  if (!alike) {
+    const Layout one(Mesh({1}), {Replicate{}});
+    redistribute(one, {&from, 1}, one, {&to, 1});
+  } else if (!from.empty()) {
+    const Shape shape(from.shape.begin(), from.shape.end());
+    std::memcpy(to.data, from.data,
+                item_bytes(from.dtype) * static_cast<std::size_t>(element_count(shape)));
+  }
 }
 
 }  // namespace tensorbus::copy

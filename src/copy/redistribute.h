@@ -23,4 +23,7 @@ void redistribute(const plan::Plan& plan, const Locals& from, const Locals& to);
 void redistribute(const Layout& source, std::span<const TensorView> from, const Layout& target,
                   std::span<const TensorView> to);
 
+// One whole tensor to one of the same shape, that does not share memory with it; casts.
+void copy_tensor(const TensorView& from, const TensorView& to);
+
 }  // namespace tensorbus::copy
