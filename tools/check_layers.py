@@ -49,6 +49,7 @@ MAY_USE: dict[str, set[str]] = {
     "bus/files": BELOW_BUS | {"bus/channel"},
     "bus/socket": BELOW_BUS | {"bus/channel", "bus/files"},
     "bus/client": BELOW_BUS | {"fabric/core", "bus/channel"},
+    "bus/link": BELOW_BUS | {"fabric/core", "bus/channel", "bus/client"},
     "bus/directory": BELOW_BUS | {"fabric/core", "bus/channel"},
     "bus/match": BELOW_BUS | {"bus/channel", "bus/directory"},
     "bus/round": BELOW_BUS
@@ -66,7 +67,7 @@ MAY_USE: dict[str, set[str]] = {
     | {"bus/directory", "bus/match", "bus/round", "bus/registration", "bus/shelf", "bus/batch"},
     "bus/host": BELOW_BUS
     | FABRICS
-    | {"bus/channel", "bus/files", "bus/socket", "bus/client"}
+    | {"bus/channel", "bus/files", "bus/socket", "bus/client", "bus/link"}
     | {"bus/directory", "bus/round", "bus/agent"},
     "push_pull/job": BELOW_BUS | FABRICS,
     "push_pull/request": BELOW_BUS | {"fabric/core", "push_pull/job"},
@@ -77,7 +78,7 @@ MAY_USE: dict[str, set[str]] = {
     "python": BELOW_BUS
     | FABRICS
     | {"plan/report", "endpoint", "store/torch", "bus", "push_pull", "push_pull/request"}
-    | {"bus/channel", "bus/client", "bus/files", "bus/host", "bus/socket"},
+    | {"bus/channel", "bus/client", "bus/files", "bus/host", "bus/link", "bus/socket"},
 }
 # What tests share. No room of the product uses them.
 FOR_TESTS = {
@@ -105,6 +106,7 @@ PUBLIC_HEADERS = {
     "push_pull.h": "push_pull",
     "secret.h": "store",
     "bus.h": "bus",
+    "link.h": "bus",
 }
 # Asked with a lock held it can wait for ever: the other layers ask through base/waiting.h and
 # os/io/poll.h. Python installs the answer.

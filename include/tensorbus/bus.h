@@ -111,7 +111,10 @@ class BusBatch {
   std::unique_ptr<Impl> impl_;
 };
 
-// Thread safe. Outlives its batches.
+class Link;          // link.h
+struct LinkOptions;  // link.h
+
+// Thread safe. Outlives its batches; links keep it alive.
 class Bus {
  public:
   // A URL, see store.h.
@@ -134,8 +137,15 @@ class Bus {
                             Deadline deadline,
                             const std::optional<std::string>& role = std::nullopt);
 
+  // A way for model weights between the ranks called `local` and those called `remote`, whom a
+  // publisher need not name. The link connects at the first call.
+  Link link(const std::string& local, const std::optional<std::string>& remote = std::nullopt);
+  Link link(const std::string& local, const std::optional<std::string>& remote,
+            const LinkOptions& options);
+
  private:
   friend class BusBatch;
+  friend class Link;
   struct Impl;
   std::shared_ptr<Impl> impl_;
 };

@@ -4,7 +4,7 @@
 
 #include "base/interrupt.h"
 #include "bindings.h"
-#include "bus/client/transfer.h"
+#include "bus_client.h"
 #include "gil.h"
 
 namespace tensorbus::python {
@@ -66,11 +66,7 @@ void set_python_error(const Status& status) {
 void set_python_error(const bus::CommandError& error) {
   const bus::Outcome& outcome = error.outcome();
   nb::object exception = exception_for(outcome)(outcome.status.message);
-  nb::dict readers;
-  for (const auto& [rank, how] : outcome.readers) {
-    readers[nb::int_(rank)] = nb::str(to_string(how).data(), to_string(how).size());
-  }
-  exception.attr("readers") = readers;
+  exception.attr("readers") = readers_of(outcome.readers);
   exception.attr("ranks") = nb::tuple(nb::cast(outcome.lost));
   exception.attr("stale") = outcome.stale;
   exception.attr("version") = outcome.version;

@@ -17,6 +17,7 @@ NB_MODULE(_core, module) {
   tensorbus::python::bind_pooled(module);
   tensorbus::python::bind_endpoint(module);
   tensorbus::python::bind_bus(module);
+  tensorbus::python::bind_link(module);
   tensorbus::python::bind_push_pull(module);
   tensorbus::config::start();
 }

@@ -3,10 +3,8 @@
 
 #include <nanobind/stl/tuple.h>
 
-#include <algorithm>
 #include <tuple>
 
-#include "copy/redistribute.h"
 #include "dlpack.h"
 #include "gil.h"
 #include "intake.h"
@@ -108,11 +106,6 @@ nb::list empty(const std::vector<std::tuple<Shape, std::string, bool>>& wanted) 
   return made;
 }
 
-void copy_alone(const nb::list& targets, const nb::list& sources) {
-  copy::Crew alone;
-  copy_into(targets, sources, alone);
-}
-
 }  // namespace
 
 std::shared_ptr<fabric::Pool> process_pool() {
@@ -126,14 +119,6 @@ std::shared_ptr<fabric::Pool> process_pool() {
     generation = os::fork_generation();
   }
   return *pool;
-}
-
-void copy_into(const nb::list& targets, const nb::list& sources, copy::Crew& crew) {
-  const auto name = [](std::size_t index) { return "tensor " + std::to_string(index); };
-  const TensorList to = take_in(targets, name);
-  const TensorList from = take_in(sources, name);
-  const WithoutGil without_gil;
-  copy::copy_each(views_of(from), views_of(to), crew);
 }
 
 std::vector<PooledTensor> allocate(fabric::Pool& pool, std::span<const TensorForm> forms) {
@@ -191,9 +176,6 @@ void bind_pooled(nb::module_& module) {
       },
       nb::arg("tensor").none(), nb::sig("def is_pooled(tensor: object) -> bool"),
       "Whether a tensor's first element lies in this process' pool.");
-  module.def("copy_into", &copy_alone, nb::arg("targets"), nb::arg("sources"),
-             nb::sig("def copy_into(targets: list[object], sources: list[object]) -> None"),
-             "Copies tensors, each to one of the same type and shape.");
   module.def(
       "pool_use",
       [] {

@@ -6,7 +6,6 @@
 #include <vector>
 
 #include "bindings.h"
-#include "copy/crew.h"
 #include "fabric/core/pool.h"
 #include "tensorbus/tensor.h"
 
@@ -28,9 +27,6 @@ struct PooledTensor {
 std::vector<PooledTensor> allocate(fabric::Pool& pool, std::span<const TensorForm> forms);
 // Tensors in one block, which goes back as one: nothing is lost to rounding each tensor up.
 std::vector<PooledTensor> allocate_together(fabric::Pool& pool, std::span<const TensorForm> forms);
-
-// Copies tensors, each to one of the same type and shape; without the GIL.
-void copy_into(const nb::list& targets, const nb::list& sources, copy::Crew& crew);
 
 enum class Framework { torch, numpy };
 // Error(unsupported) for a type that numpy does not have.

@@ -1,10 +1,6 @@
-#include <memory>
 #include <vector>
 
-#include "base/bytes.h"
-#include "gil.h"
 #include "intake.h"
-#include "pooled.h"
 
 namespace tensorbus::python {
 namespace {
@@ -19,27 +15,6 @@ nb::tuple form_of(const TensorList& tensors, std::size_t index) {
   return nb::make_tuple(reinterpret_cast<std::uintptr_t>(view.data),
                         std::string(to_string(view.dtype)), tuple_of(view.shape),
                         tuple_of(view.strides), view.read_only);
-}
-
-nb::bytes forms(const TensorList& tensors) {
-  Encoder encoder;
-  for (std::size_t i = 0; i < tensors.size(); ++i) {
-    const TensorView view = tensors[i];
-    encoder.integer(static_cast<std::uint8_t>(view.dtype));
-    encoder.integer(static_cast<std::uint32_t>(view.shape.size()));
-    for (const std::int64_t extent : view.shape) encoder.integer(extent);
-  }
-  return nb::bytes(encoder.bytes().data(), encoder.size());
-}
-
-std::vector<std::size_t> pooled(const TensorList& tensors) {
-  const std::shared_ptr<fabric::Pool> pool = process_pool();
-  std::vector<std::size_t> found;
-  for (std::size_t i = 0; i < tensors.size(); ++i) {
-    const std::byte* data = tensors[i].data;
-    if (data != nullptr && pool->find(data, 1)) found.push_back(i);
-  }
-  return found;
 }
 
 }  // namespace
@@ -62,9 +37,7 @@ void bind_tensors(nb::module_& module) {
       .def("__getitem__", &form_of, nb::arg("index"),
            nb::sig("def __getitem__(self, index: int) -> "
                    "tuple[int, str, tuple[int, ...], tuple[int, ...], bool]"),
-           "(address, dtype, shape, strides, read-only)")
-      .def("forms", &forms, "Types and shapes of all, to compare with others.")
-      .def("pooled", &pooled, Release(), "Which of them lie in this process' pool.");
+           "(address, dtype, shape, strides, read-only)");
 }
 
 }  // namespace tensorbus::python

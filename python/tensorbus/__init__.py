@@ -25,8 +25,9 @@ from tensorbus.errors import (
     VersionGoneError,
     WithdrawnError,
 )
+from tensorbus.handles import PullHandle, SendHandle
 from tensorbus.layout import Layout, plan
-from tensorbus.link import Link
+from tensorbus.link import LastSend, Link
 from tensorbus.parts import Part, Sharded, fused
 from tensorbus.pool import empty, share_
 from tensorbus.redistribution import redistribute
@@ -40,6 +41,7 @@ __all__ = [
     "CancelledError",
     "EndOfStreamError",
     "Endpoint",
+    "LastSend",
     "Layout",
     "Link",
     "Part",
@@ -48,9 +50,11 @@ __all__ = [
     "Piece",
     "Plan",
     "Progress",
+    "PullHandle",
     "QueueFullError",
     "Read",
     "Replicate",
+    "SendHandle",
     "Shard",
     "Sharded",
     "StridedShard",

@@ -386,12 +386,6 @@ class Tensors:
     def __getitem__(self, index: int) -> tuple[int, str, tuple[int, ...], tuple[int, ...], bool]:
         """(address, dtype, shape, strides, read-only)"""
 
-    def forms(self) -> bytes:
-        """Types and shapes of all, to compare with others."""
-
-    def pooled(self) -> list[int]:
-        """Which of them lie in this process' pool."""
-
 def redistribute(source: Layout, source_tensors: dict[int, object], target: Layout, target_tensors: dict[int, object]) -> None:
     """
     Every rank of a layout has one local tensor. See tensorbus.redistribute.
@@ -417,9 +411,6 @@ def empty(wanted: list[tuple[list[int], str, bool]]) -> list[object]:
 
 def is_pooled(tensor: object) -> bool:
     """Whether a tensor's first element lies in this process' pool."""
-
-def copy_into(targets: list[object], sources: list[object]) -> None:
-    """Copies tensors, each to one of the same type and shape."""
 
 def pool_use() -> tuple[int, int]:
     """
@@ -472,8 +463,8 @@ class BusTransfer:
 
     def wait(self, timeout: float | None) -> None: ...
 
-    def result(self, timeout: float | None) -> tuple[int, dict[int, str], dict[str, int], int]:
-        """(round, readers, bytes by path, version)"""
+    def result(self, timeout: float | None) -> tuple[int, dict[int, str], dict[str, int]]:
+        """(round, readers, bytes by path)"""
 
     def acquire(self, timeout: float | None) -> bool:
         """False if the time has passed."""
@@ -509,36 +500,17 @@ class BusClient:
     def copy_threads(self) -> int:
         """How many threads a copy of this rank takes now, the caller's included."""
 
-    def copy_into(self, targets: list[object], sources: list[object]) -> None:
-        """Copies tensors, each to one of the same type and shape."""
+    def init_pair(self, pair: str, local: str, remote: str, world_size: int, mesh: Sequence[int] | None, placements: Sequence[Replicate | Shard | StridedShard | Partial], coordinate: Sequence[int] | None, blocking: bool, timeout: float | None) -> None: ...
 
-    def init_pair(self, pair: str, local: str, remote: str, world_size: int, mesh: Sequence[int] | None, placements: Sequence[Replicate | Shard | StridedShard | Partial], coordinate: Sequence[int] | None, blocking: bool, timeout: float | None, alone: bool = False) -> None: ...
+    def register_tensors(self, batch: str, tensors: list[object], items: list[tuple[str, str]], global_shapes: list[Sequence[int] | None], chunk_bytes: int | None, role: str | None, verify: str, timeout: float | None) -> int: ...
 
-    def register_tensors(self, batch: str, tensors: list[object], items: list[tuple[str, str]], global_shapes: list[Sequence[int] | None], chunk_bytes: int | None, role: str | None, verify: str, layouts: Sequence[object], starts: Sequence[Sequence[int] | None], pairs: list[str], versioned: tuple[bool, int, bool, int | None] | None, timeout: float | None, shelf_dtype: str | None = None) -> int: ...
-
-    def refuse(self, batch: str, role: str, pair: str, send: bool, why: str, timeout: float | None) -> None:
-        """Tells the others of a batch why this rank cannot take part in it."""
-
-    def transfer(self, batch: str, send: bool, role: str | None, tensors: Tensors, blocking: bool, version: int | None, timeout: float | None, min_readers: int = 0) -> BusTransfer: ...
-
-    def publish(self, batch: str, role: str | None, tensors: Tensors, version: int | None, patience: float, withdraw: bool, timeout: float | None) -> int: ...
-
-    def pull(self, batch: str, role: str | None, tensors: Tensors, version: int | None, newer_than: int | None, together: bool, blocking: bool, timeout: float | None) -> BusTransfer: ...
-
-    def newest(self, batch: str, role: str | None, timeout: float | None) -> int:
-        """0 if there is none."""
-
-    def replace(self, batch: str, role: str | None, tensors: Tensors, timeout: float | None) -> None: ...
-
-    def moved(self, batch: str, role: str | None, tensors: Tensors) -> list[int]: ...
-
-    def versions(self, batch: str, role: str | None, timeout: float | None) -> dict[str, dict[int, int]]: ...
+    def transfer(self, batch: str, send: bool, role: str | None, tensors: Tensors, blocking: bool, timeout: float | None) -> BusTransfer: ...
 
     def query_signal(self, batch: str, wait: bool, round: int | None, role: str | None, timeout: float | None) -> bool: ...
 
-    def close_batch(self, batch: str, registration: int, timeout: float | None, back_soon: bool = False) -> None: ...
+    def close_batch(self, batch: str, registration: int, timeout: float | None) -> None: ...
 
-    def drop_batch(self, batch: str, registration: int, back_soon: bool = False) -> BusParting: ...
+    def drop_batch(self, batch: str, registration: int) -> BusParting: ...
 
     def registration_of(self, batch: str, role: str | None = None) -> int:
         """0 if there is none."""
@@ -587,6 +559,76 @@ def allow_ptrace(pid: int) -> bool:
     """
     Lets a process (-1: any) read our memory, where Yama asks; False without.
     """
+
+class LinkForm:
+    """What tensors hold of the whole; see tensorbus.state_dict."""
+
+    def __init__(self, names: list[str], wholes: list[Sequence[int] | None], layouts: Sequence[object], starts: list[Sequence[int] | None]) -> None: ...
+
+class LinkCall:
+    """One call of a link: its place in the queue."""
+
+    def cancel(self) -> None: ...
+
+    def progress(self) -> tuple[int, int]:
+        """(bytes done, bytes in all)"""
+
+    def staged(self) -> bool: ...
+
+    def wait_until_staged(self, timeout: float | None) -> bool:
+        """False if the time has passed."""
+
+    def readers(self) -> dict[int, str]: ...
+
+    def places(self) -> list[int] | None:
+        """Which tensors got a place in a stage, if this call has made one."""
+
+    def leave(self) -> None:
+        """It is over, whether or not it had its turn."""
+
+class BusLink:
+    """See tensorbus.Link."""
+
+    def __init__(self, client: BusClient, local: str, remote: str | None, world_size: int, verify: str) -> None: ...
+
+    def begin(self, name: str, send: bool, shelf: bool) -> LinkCall:
+        """Takes the next place in the queue of a name."""
+
+    def take_turn(self, call: LinkCall, timeout: float | None) -> None:
+        """For callers that have something to do in their turn before the call."""
+
+    def refuse(self, call: LinkCall, why: str, timeout: float | None) -> None:
+        """Tells the others that this rank has nothing that can be moved."""
+
+    def close(self, timeout: float | None) -> None: ...
+
+    def send(self, call: LinkCall, form: LinkForm, tensors: Tensors, held: object, version: int | None, timeout: float | None, allow_lost: bool, min_readers: int) -> int: ...
+
+    def recv(self, call: LinkCall, form: LinkForm, tensors: Tensors, held: object, version: int | None, timeout: float | None, subset: bool) -> int: ...
+
+    def publish(self, call: LinkCall, form: LinkForm, tensors: Tensors, version: int | None, keep: int, dtype: str | None, patience: float, withdraw: bool, timeout: float | None) -> int: ...
+
+    def pull(self, call: LinkCall, form: LinkForm, tensors: Tensors, held: object, version: int | None, newer_than: int | None, together: bool, timeout: float | None, subset: bool) -> int: ...
+
+    def newest(self, name: str, timeout: float | None) -> int:
+        """0 if there is none."""
+
+    def versions(self, name: str, timeout: float | None) -> dict[str, dict[int, int]]: ...
+
+    def contents(self, name: str, timeout: float | None) -> list[tuple[str, tuple[int, ...], str]]:
+        """(name, shape, dtype) of whole tensors; waits for the first version."""
+
+    def last_send(self, name: str) -> tuple[int, dict[int, str]] | None:
+        """(version, readers)"""
+
+    def registration(self, name: str, send: bool) -> int:
+        """0 if there is none."""
+
+    def is_busy(self, name: str, send: bool) -> bool:
+        """Whether a call has its turn."""
+
+    def give_place(self, name: str, tensor: Tensors, torch: bool) -> object:
+        """A tensor's place in the stage, with its contents; None if it has none."""
 
 class PushPullEnvironment:
     """What DMLC_* and STEPMESH_* say."""

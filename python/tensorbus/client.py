@@ -247,35 +247,12 @@ class TensorBusClient:
             items.append((pair, name[0] if name else ""))
         if not held:
             raise ValueError(f'batch "{batch_id}" has no tensors')
-        return self._register(
-            batch_id, local_parts(held), items, global_shapes(held), held=held,
-            bucket_size=bucket_size, role=role, verify=verify, timeout=timeout,
-        )  # fmt: skip
-
-    def _register(
-        self,
-        batch_id: str,
-        tensors: list[Any],
-        items: list[tuple[str, str]],
-        shapes: list[Sequence[int] | None],
-        *,
-        held: list[Any],
-        role: str | None,
-        verify: str,
-        timeout: float | None,
-        bucket_size: int | None = None,
-        layouts: Sequence[Any] = (),
-        starts: Sequence[Sequence[int] | None] = (),
-        pairs: Sequence[str] = (),
-        versioned: tuple[bool, int, bool, int | None] | None = None,
-        shelf_dtype: str | None = None,
-    ) -> BatchHandler:
         registration = self._core.register_tensors(
-            batch_id, tensors, items, shapes, bucket_size, role, verify, layouts, starts,
-            list(pairs), versioned, timeout, shelf_dtype,
+            batch_id, local_parts(held), items, global_shapes(held), bucket_size, role, verify,
+            timeout,
         )  # fmt: skip
         self._held[registration] = batch_id, held
-        names = list(dict.fromkeys([*(pair for pair, _ in items), *pairs]))
+        names = list(dict.fromkeys(pair for pair, _ in items))
         return BatchHandler(self, batch_id, names, _registration=registration, _role=role)
 
     def link(
@@ -317,9 +294,7 @@ class TensorBusClient:
         _, held = self._held.get(self._core.registration_of(batch_id, role), ("", []))
         now = _core.Tensors(local_parts(held))
         return Transfer(
-            self._core.transfer(
-                batch_id, transfer_type == "send", role, now, blocking, None, timeout
-            )
+            self._core.transfer(batch_id, transfer_type == "send", role, now, blocking, timeout)
         )
 
     def query_transfer_signal(
@@ -360,11 +335,11 @@ class TensorBusClient:
             self._state[0].close()
             self._state = None
 
-    def _drop(self, registration: int, back_soon: bool = False) -> None:
+    def _drop(self, registration: int) -> None:
         """Closes a batch without waiting for anything."""
         batch_id, held = self._held.pop(registration, ("", None))
         if held is not None and not self._closed:
-            keep_until(self._core.drop_batch(batch_id, registration, back_soon), held)
+            keep_until(self._core.drop_batch(batch_id, registration), held)
 
     def _check_open(self) -> None:
         if self._closed:
@@ -399,7 +374,6 @@ class BatchHandler:
         self._role = _role
         self._registration = _registration  # None if built by hand: then it owns nothing
         self._closed = False
-        self._back_soon = False  # it is closed to be registered again: no end of what it publishes
         self.batch_id = batch_id
         self.pair_names = list(pair_names)
 
@@ -445,9 +419,9 @@ class BatchHandler:
         self._closed = True
         registration = self._registration or client._core.registration_of(self.batch_id, self._role)
         if not blocking:
-            client._drop(registration, self._back_soon)
+            client._drop(registration)
             return
-        client._core.close_batch(self.batch_id, registration, timeout, self._back_soon)
+        client._core.close_batch(self.batch_id, registration, timeout)
         client._held.pop(registration, None)
 
     def _open_client(self) -> TensorBusClient:

@@ -3,50 +3,29 @@
 from __future__ import annotations
 
 import contextlib
-import logging
-import threading
 import time
-from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from collections.abc import AsyncIterator, Callable, Iterator, Mapping, Sequence
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from tensorbus import _core, pool
-from tensorbus._core import Replicate, Tensors
-from tensorbus.errors import PeerLostError
-from tensorbus.stage import Stage
+from tensorbus.errors import EndOfStreamError
+from tensorbus.handles import PullHandle, SendHandle
+from tensorbus.stage import Places
 from tensorbus.state_dict import Entries, entries_of
 
 if TYPE_CHECKING:
-    from tensorbus.client import BatchHandler, TensorBusClient
+    from tensorbus.client import TensorBusClient
 
-
-logger = logging.getLogger("tensorbus")
-
-# How long an agent may take to accept what the others should know, before the caller is told.
-_TELLING_TIME = 1.0
-_LONGEST_REASON = 4000
 _PROGRESS_EVERY = 0.05
-# How long an agent may take to stop writing after a pull was cancelled.
-_DRAINING_TIME = 2.0
+_CLOSING_TIME = 30.0
 
 
-@dataclass(frozen=True)
-class _Key:
-    """A name in one direction, sent in rounds or published."""
+class LastSend(NamedTuple):
+    """How the last send of a name ended: which rank has ``"read"`` it, has ``"failed"`` or is
+    ``"lost"``."""
 
-    name: str
-    send: bool
-    shelf: bool = False
-
-
-@dataclass
-class _Registered:
-    """A name that is registered in one direction."""
-
-    handler: BatchHandler
-    form: list[Any]
-    stage: Stage | None  # of a sender
-    subset: bool = False  # of a receiver
+    version: int
+    readers: dict[int, str]
 
 
 class Link:
@@ -70,14 +49,13 @@ class Link:
         expected_world_size: int,
         verify: str,
     ) -> None:
-        if verify not in ("off", "sample", "full"):
-            raise ValueError(f'verify is "off", "sample" or "full", not {verify!r}')
         self._client = client
-        self._verify = verify
-        self._registered: dict[_Key, _Registered] = {}
-        self._last: dict[_Key, int] = {}
-        self._turns: dict[_Key, threading.Lock] = {}
-        self._pairs: set[str] = set()
+        self._core = _core.BusLink(
+            client._core, local_name, remote_name, expected_world_size, verify
+        )
+        self._places = Places(self._core)
+        # What the core was last told of a name, and as what.
+        self._forms: dict[tuple[str, bool, bool], tuple[list[list[Any]], _core.LinkForm]] = {}
         self.local_name = local_name
         self.remote_name = remote_name
         self.expected_world_size = expected_world_size
@@ -106,36 +84,62 @@ class Link:
         take turns. With ``skip_others`` what is no tensor is left out instead of refused.
         """
         left = _Countdown(timeout)
-        key = _Key(name, True)
-        with self._turn(key, left):
-            entries = self._entries(key, state_dict, skip_others)
-            return self._send(key, entries, version, left, allow_lost, min_readers)
+        with self._turn(name, left, send=True) as call:
+            state = _State(state_dict, skip_others)
+            return self._send(call, name, state, version, left, allow_lost, min_readers)
+
+    def send_state_dict_async(
+        self,
+        name: str,
+        state_dict: Mapping[Any, Any],
+        *,
+        version: int | None = None,
+        timeout: float | None = 30.0,
+        allow_lost: bool = False,
+        min_readers: int = 0,
+        skip_others: bool = False,
+    ) -> SendHandle:
+        """``send_state_dict`` while the caller goes on, once ``handle.staged.wait()`` has returned:
+        from then on the tensors may change. Sends of a name go out in the order of their calls.
+
+        Tensors that lie in the pool are read where they are, and may change when all have read:
+        ``publish`` copies those, too.
+        """
+        left = _Countdown(timeout)
+        call = self._open_core().begin(name, True, False)
+        state = _State(state_dict, skip_others)
+        return SendHandle(
+            call,
+            lambda: self._send(call, name, state, version, left, allow_lost, min_readers),
+        )
 
     def _send(
         self,
-        key: _Key,
-        entries: Entries,
+        call: _core.LinkCall,
+        name: str,
+        state: _State,
         version: int | None,
         left: _Countdown,
         allow_lost: bool,
         min_readers: int,
     ) -> int:
-        registered = self._registered.get(key)
-        if registered is None or registered.form != entries.form():
-            registered = self._register(key, entries, left)
-        assert registered.stage is not None
+        entries = self._checked(call, state, left)
+        form = self._form((name, True, False), entries)
         try:
-            views = registered.stage.fill(entries.locals, entries.views)
-            self._last[key] = self._transfer(key, views, version, left, min_readers)
-        except PeerLostError as error:
-            self._end_if_stale(key, error)
-            if not allow_lost or error.stale or "failed" in error.readers.values():
-                raise
-            self._last[key] = error.version
-        except Exception as error:
-            self._end_if_stale(key, error)
-            raise
-        return self._last[key]
+            return self._open_core().send(
+                call, form, entries.views, entries.tensors, version, left(), allow_lost,
+                min_readers,
+            )  # fmt: skip
+        finally:
+            self._places.note(name, call, entries)
+
+    def last_send(self, name: str) -> LastSend:
+        """Who has read what this rank last sent, as the last send of the name found when it
+        ended."""
+        sent = self._core.last_send(name)
+        if sent is None:
+            raise ValueError(f'"{name}" was not sent over this link')
+        return LastSend(*sent)
 
     def recv_state_dict(
         self,
@@ -157,29 +161,14 @@ class Link:
         what is no tensor is left out instead of refused.
         """
         left = _Countdown(timeout)
-        key = _Key(name, False)
-        with self._turn(key, left):
-            entries = self._entries(key, state_dict, skip_others)
-            version = self._recv(key, entries, version, left, subset)
+        with self._turn(name, left, send=False) as call:
+            entries = self._checked(call, _State(state_dict, skip_others), left)
+            form = self._form((name, False, False), entries)
+            got = self._open_core().recv(
+                call, form, entries.views, entries.tensors, version, left(), subset
+            )
             entries.fill_padding()
-            return version
-
-    def _recv(
-        self,
-        key: _Key,
-        entries: Entries,
-        version: int | None,
-        left: _Countdown,
-        subset: bool,
-    ) -> int:
-        registered = self._registered.get(key)
-        if registered is None or (registered.form, registered.subset) != (entries.form(), subset):
-            self._register(key, entries, left, subset)
-        elif (core := self._core()).moved(self._batch(key), self.local_name, entries.views):
-            core.replace(self._batch(key), self.local_name, entries.views, left())
-            self._hold(registered.handler, entries.tensors)
-        self._last[key] = self._transfer(key, entries.views, version, left)
-        return self._last[key]
+            return got
 
     def publish(
         self,
@@ -208,25 +197,15 @@ class Link:
         """
         if on_full not in ("wait", "withdraw"):
             raise ValueError(f'on_full is "wait" or "withdraw", not {on_full!r}')
-        if keep < 2:
-            raise ValueError(f"keep is {keep}; a shelf keeps at least 2 versions")
-        self._check_unverified()
-        key, left = _Key(name, True, shelf=True), _Countdown(timeout)
-        with self._turn(key, left):
-            entries = self._entries(key, state_dict, skip_others)
-            form = [*entries.form(), keep, dtype]
-            registered = self._registered.get(key)
-            if registered is None or registered.form != form:
-                self._register_shelf(key, entries, form, left, keep=keep, dtype=dtype)
-            try:
-                self._last[key] = self._core().publish(
-                    self._batch(key), self.local_name, entries.views, version, patience,
-                    on_full == "withdraw", left(),
-                )  # fmt: skip
-            except Exception as error:
-                self._end_if_stale(key, error)
-                raise
-            return self._last[key]
+        shelf_type = None if dtype is None else pool.dtype_name(dtype)
+        left = _Countdown(timeout)
+        with self._turn(name, left, send=True, shelf=True) as call:
+            entries = self._checked(call, _State(state_dict, skip_others), left)
+            form = self._form((name, True, True), entries)
+            return self._open_core().publish(
+                call, form, entries.views, version, keep, shelf_type, patience,
+                on_full == "withdraw", left(),
+            )  # fmt: skip
 
     def pull(
         self,
@@ -255,54 +234,141 @@ class Link:
         ``TimeoutError``. With ``together=False`` this rank pulls for itself. ``subset`` and
         ``skip_others`` are those of ``recv_state_dict``.
         """
-        if version is not None and newer_than is not None:
-            raise ValueError("version and newer_than are both given")
-        self._check_unverified()
-        key, left = _Key(name, False, shelf=True), _Countdown(timeout)
-        with self._turn(key, left):
-            entries = self._entries(key, state_dict, skip_others)
-            form = [*entries.form(), subset]
-            registered = self._registered.get(key)
-            if registered is None or registered.form != form:
-                self._register_shelf(key, entries, form, left, subset=subset)
-            elif (core := self._core()).moved(self._batch(key), self.local_name, entries.views):
-                core.replace(self._batch(key), self.local_name, entries.views, left())
-                self._hold(registered.handler, entries.tensors)
-            wish = version, newer_than, together
+        if progress is not None:
+            handle = self.pull_async(
+                name, state_dict, version=version, newer_than=newer_than, together=together,
+                timeout=timeout, subset=subset, skip_others=skip_others,
+            )  # fmt: skip
+            return _watched(handle, progress)
+        left = _Countdown(timeout)
+        with self._turn(name, left, send=False, shelf=True) as call:
+            state = _State(state_dict, skip_others)
+            return self._pull(call, name, state, version, newer_than, together, left, subset)
+
+    def pull_async(
+        self,
+        name: str,
+        state_dict: Mapping[Any, Any],
+        *,
+        version: int | None = None,
+        newer_than: int | None = None,
+        together: bool = True,
+        timeout: float | None = 30.0,
+        subset: bool = False,
+        skip_others: bool = False,
+    ) -> PullHandle:
+        """``pull`` while the caller goes on: a handle with ``result()``, ``done()``, ``cancel()``
+        and ``progress``, that can be awaited. The tensors are the caller's again when it is done.
+        """
+        left = _Countdown(timeout)
+        call = self._open_core().begin(name, False, True)
+        state = _State(state_dict, skip_others)
+        return PullHandle(
+            call,
+            lambda: self._pull(call, name, state, version, newer_than, together, left, subset),
+        )
+
+    def _pull(
+        self,
+        call: _core.LinkCall,
+        name: str,
+        state: _State,
+        version: int | None,
+        newer_than: int | None,
+        together: bool,
+        left: _Countdown,
+        subset: bool,
+    ) -> int:
+        entries = self._checked(call, state, left)
+        form = self._form((name, False, True), entries)
+        got = self._open_core().pull(
+            call, form, entries.views, entries.tensors, version, newer_than, together, left(),
+            subset,
+        )  # fmt: skip
+        entries.fill_padding()
+        return got
+
+    async def follow(
+        self,
+        name: str,
+        state_dict: Mapping[Any, Any],
+        *,
+        newer_than: int | None = None,
+        together: bool = True,
+        timeout: float | None = None,
+        subset: bool = False,
+        skip_others: bool = False,
+    ) -> AsyncIterator[int]:
+        """Fills the tensors with the newest version (above ``newer_than``), then with each newer
+        one that is there when the body of the loop is done: ``async for version in
+        link.follow(name, views)``. Waits ``timeout`` for each, and ends when the publishers have
+        closed.
+        """
+        while True:
             try:
-                self._last[key] = self._pull(key, entries, wish, progress, left)
+                newer_than = await self.pull_async(
+                    name, state_dict, newer_than=newer_than, together=together, timeout=timeout,
+                    subset=subset, skip_others=skip_others,
+                )  # fmt: skip
+            except EndOfStreamError:
+                return
+            yield newer_than
+
+    def describe(
+        self, name: str, *, timeout: float | None = 30.0
+    ) -> dict[str, tuple[tuple[int, ...], Any]]:
+        """What the other side publishes: shape and type of each whole tensor, by name. Waits for
+        the first version. Types are torch's if this process has imported it, else names.
+        """
+        found = self._open_core().contents(name, timeout)
+        return {each: (shape, pool.dtype_of(dtype)) for each, shape, dtype in found}
+
+    def pull_new(
+        self,
+        name: str,
+        names: Sequence[str] | None = None,
+        *,
+        version: int | None = None,
+        newer_than: int | None = None,
+        together: bool = True,
+        timeout: float | None = 30.0,
+    ) -> tuple[int, dict[str, Any]]:
+        """Pulls into new whole tensors in the pool, of what ``describe`` says; with ``names`` only
+        those. Returns the version and the tensors.
+        """
+        left = _Countdown(timeout)
+        while True:
+            found = self.describe(name, timeout=left())
+            tensors = {each: pool.empty(*found[each]) for each in _chosen(name, found, names)}
+            try:
+                got = self.pull(
+                    name, tensors, version=version, newer_than=newer_than, together=together,
+                    timeout=left(), subset=names is not None,
+                )  # fmt: skip
             except ValueError:
-                # What is published now does not fit: the next call looks anew.
-                self._unregister(key, left)
-                raise
-            entries.fill_padding()
-            return self._last[key]
+                # Something else may be published since then.
+                if self.describe(name, timeout=left()) == found:
+                    raise
+            else:
+                return got, tensors
 
     def newest(self, name: str, *, timeout: float | None = 30.0) -> int:
         """The newest version that ``pull`` would find now, or that this rank has published; 0 if
         there is none. No data moves. After the first ``pull`` or ``publish`` of the name.
         """
-        for key in (_Key(name, True, shelf=True), _Key(name, False, shelf=True)):
-            if key in self._registered:
-                return self._core().newest(self._batch(key), self.local_name, timeout)
-        raise ValueError(f'"{name}" was neither published nor pulled over this link')
+        return self._open_core().newest(name, timeout)
 
     def versions(self, name: str, *, timeout: float | None = 30.0) -> dict[str, dict[int, int]]:
         """Which version each rank of each side last sent or has read, as far as this rank's agent
         has heard: ``{side: {rank: version}}``. 0 is none yet; a rank that is gone is not there.
         """
-        for key in (_Key(name, True), _Key(name, False)):
-            if key in self._registered:
-                return self._core().versions(self._batch(key), self.local_name, timeout)
-        raise ValueError(f'"{name}" was neither sent nor received over this link')
+        return self._open_core().versions(name, timeout)
 
     def close(self) -> None:
-        """Frees what was registered; what other threads send or receive fails. The client stays
-        open."""
-        for key in list(self._registered):
-            registered = self._registered.pop(key, None)
-            if registered is not None:
-                registered.handler.close()
+        """Frees what was registered; what other threads send or receive fails, and so do handles.
+        The client stays open."""
+        if not self._client._closed:
+            self._core.close(_CLOSING_TIME)
 
     def __enter__(self) -> Link:
         return self
@@ -314,187 +380,71 @@ class Link:
         self._client._check_open()
         return self._client
 
-    def _core(self) -> _core.BusClient:
-        return self._open_client()._core
-
-    def _sender(self, key: _Key) -> str:
-        sender = self.local_name if key.send else self.remote_name
-        if sender is None or (self.remote_name is None and not key.shelf):
-            raise ValueError(f'link "{self.local_name}" names no other side; give it a remote_name')
-        return sender
-
-    def _pair(self, key: _Key) -> str:
-        sender = self._sender(key)
-        return f"shelves of {sender}" if key.shelf else sender
-
-    def _batch(self, key: _Key) -> str:
-        # By the sender's name: whoever else receives from it finds the same one.
-        batch = f"{self._sender(key)}/{key.name}"
-        return f"shelf of {batch}" if key.shelf else batch
+    def _open_core(self) -> _core.BusLink:
+        self._client._check_open()
+        return self._core
 
     @contextlib.contextmanager
-    def _turn(self, key: _Key, left: _Countdown) -> Iterator[None]:
-        """One call at a time for a name and direction: they share its registration and stages."""
-        lock = self._turns.setdefault(key, threading.Lock())
-        if not lock.acquire(blocking=False):
-            # In a forked child, where the thread that has it is not, this raises.
-            _ = self._core().agent_pid
-            patience = left()
-            seconds = -1 if patience is None else min(patience, threading.TIMEOUT_MAX)
-            if not lock.acquire(timeout=seconds):
-                doing = "sending" if key.send else "receiving"
-                raise TimeoutError(
-                    f'another thread is {doing} "{key.name}" over this link '
-                    "and has not ended in time"
-                )
+    def _turn(
+        self, name: str, left: _Countdown, *, send: bool, shelf: bool = False
+    ) -> Iterator[_core.LinkCall]:
+        """One call at a time for a name and direction. Until then tensors may be replaced by
+        ``share_``."""
+        call = self._open_core().begin(name, send, shelf)
         try:
-            yield
+            self._core.take_turn(call, left())
+            yield call
         finally:
-            lock.release()
+            call.leave()
 
-    def _entries(self, key: _Key, state_dict: Mapping[Any, Any], skip_others: bool) -> Entries:
+    def _checked(self, call: _core.LinkCall, state: _State, left: _Countdown) -> Entries:
+        """Tells the others if there is nothing that can be moved."""
+        if state.entries is None:
+            assert state.problem is not None
+            self._open_core().refuse(call, str(state.problem), left())
+            raise state.problem
+        return state.entries
+
+    def _form(self, key: tuple[str, bool, bool], entries: Entries) -> _core.LinkForm:
+        """The core's own is made once, while nothing changes."""
+        said = entries.form()
+        known = self._forms.get(key)
+        if known is None or known[0] != said:
+            known = self._forms[key] = said, _core.LinkForm(*said)
+        return known[1]
+
+
+class _State:
+    """The tensors of a state dict, or what is wrong with it."""
+
+    def __init__(self, state_dict: Mapping[Any, Any], skip_others: bool) -> None:
+        self.entries: Entries | None = None
+        self.problem: Exception | None = None
         try:
-            return entries_of(state_dict, skip_others)
+            self.entries = entries_of(state_dict, skip_others)
         except (TypeError, ValueError) as error:
-            self._refuse(key, str(error)[:_LONGEST_REASON])
-            raise
+            self.problem = error
 
-    def _refuse(self, key: _Key, why: str) -> None:
-        """Tells the others, who would wait for this rank, that it has nothing that can be moved."""
-        before = self._registered.pop(key, None)
-        if before is not None:
-            before.handler._back_soon = True
-            before.handler.close(blocking=False)
-        try:
-            self._join_pair(key, blocking=False, timeout=_TELLING_TIME)
-            self._core().refuse(
-                self._batch(key), self.local_name, self._pair(key), key.send, why, _TELLING_TIME
-            )
-        except Exception as error:  # its caller is told something more important
-            logger.debug('the others were not told about "%s": %s', key.name, error)
 
-    def _join_pair(self, key: _Key, *, blocking: bool, timeout: float | None) -> None:
-        pair = self._pair(key)
-        if pair in self._pairs:
-            return
-        size = self.expected_world_size
-        # Who publishes waits for no reader, and whoever reads a shelf need not find its worker.
-        remote = "" if key.shelf and key.send else self.remote_name or ""
-        self._core().init_pair(
-            pair, self.local_name, remote, size, [size], [Replicate()], None, blocking, timeout,
-            key.shelf,
-        )  # fmt: skip
-        if blocking:
-            self._pairs.add(pair)
+def _watched(handle: PullHandle, progress: Callable[[int, int], None]) -> int:
+    """Whatever happens, nobody writes to the tensors afterwards."""
+    try:
+        while not handle.done():
+            with contextlib.suppress(TimeoutError):
+                handle.wait(_PROGRESS_EVERY)
+            if not handle.done():
+                progress(*handle.progress)
+        return handle.result()
+    finally:
+        handle.cancel()
+        handle.wait()
 
-    def _register(
-        self, key: _Key, entries: Entries, left: _Countdown, subset: bool = False
-    ) -> _Registered:
-        client = self._open_client()
-        self._join_pair(key, blocking=True, timeout=left())
-        self._unregister(key, left)
-        pair = self._pair(key)
-        stage: Stage | None = None
-        if key.send:
-            copy_into = self._core().copy_into
-            stage = Stage(entries.locals, entries.views, self._turns[key], copy_into)
-        handler = client._register(
-            self._batch(key), stage.placed(entries.locals) if stage else entries.locals,
-            [(pair, name) for name in entries.names], entries.shapes, role=self.local_name,
-            verify=self._verify, layouts=entries.layouts, starts=entries.starts, pairs=[pair],
-            versioned=(key.send, self._last.get(key, 0), subset, None),
-            held=stage.placed(entries.tensors) if stage else entries.tensors, timeout=left(),
-        )  # fmt: skip
-        self._registered[key] = _Registered(handler, entries.form(), stage, subset)
-        return self._registered[key]
 
-    def _check_unverified(self) -> None:
-        if self._verify != "off":
-            raise ValueError("verify is for what is sent and received, not for what is published")
-
-    def _register_shelf(
-        self,
-        key: _Key,
-        entries: Entries,
-        form: list[Any],
-        left: _Countdown,
-        *,
-        keep: int = 0,
-        dtype: Any = None,
-        subset: bool = False,
-    ) -> None:
-        client = self._open_client()
-        self._join_pair(key, blocking=True, timeout=left())
-        self._unregister(key, left)
-        pair = self._pair(key)
-        handler = client._register(
-            self._batch(key), entries.locals, [(pair, name) for name in entries.names],
-            entries.shapes, role=self.local_name, verify="off", layouts=entries.layouts,
-            starts=entries.starts, pairs=[pair],
-            versioned=(key.send, self._last.get(key, 0), subset, keep),
-            shelf_dtype=None if dtype is None else pool.dtype_name(dtype),
-            held=[] if key.send else entries.tensors, timeout=left(),
-        )  # fmt: skip
-        self._registered[key] = _Registered(handler, form, None)
-
-    def _pull(
-        self,
-        key: _Key,
-        entries: Entries,
-        wish: tuple[int | None, int | None, bool],
-        progress: Callable[[int, int], None] | None,
-        left: _Countdown,
-    ) -> int:
-        pulled = self._core().pull(
-            self._batch(key), self.local_name, entries.views, *wish, progress is None, left()
-        )
-        while progress is not None:
-            try:
-                pulled.wait(min(_PROGRESS_EVERY, left() or _PROGRESS_EVERY))
-                break
-            except TimeoutError:
-                progress(*pulled.progress())
-                if left() == 0.0:
-                    pulled.cancel("its timeout has passed")
-                    with contextlib.suppress(TimeoutError):  # an agent that is stopped says nothing
-                        pulled.wait(_DRAINING_TIME)
-                    raise TimeoutError(f'pull of "{key.name}" timed out') from None
-        return pulled.result(None)[3]
-
-    def _unregister(self, key: _Key, left: _Countdown) -> None:
-        """Its stage goes back to the system before another is made."""
-        before = self._registered.pop(key, None)
-        if before is None:
-            return
-        before.handler._back_soon = True
-        before.handler.close(timeout=left())
-        if before.stage is not None:
-            before.stage = None
-            pool.trim()
-
-    def _hold(self, handler: BatchHandler, tensors: list[Any]) -> None:
-        assert handler._registration is not None
-        self._open_client()._held[handler._registration] = handler.batch_id, tensors
-
-    def _transfer(
-        self,
-        key: _Key,
-        views: Tensors,
-        version: int | None,
-        left: _Countdown,
-        min_readers: int = 0,
-    ) -> int:
-        transfer = self._core().transfer(
-            self._batch(key), key.send, self.local_name, views, True, version, left(), min_readers
-        )
-        return transfer.result(None)[3]
-
-    def _end_if_stale(self, key: _Key, error: Exception) -> None:
-        """Another sender is gone: the next call begins anew, together with the others."""
-        registered = self._registered.pop(key, None) if getattr(error, "stale", False) else None
-        if registered is not None:
-            registered.handler._back_soon = True
-            registered.handler.close(blocking=False)
+def _chosen(name: str, found: Mapping[str, Any], names: Sequence[str] | None) -> list[str]:
+    missing = sorted(set(names or ()) - found.keys())
+    if missing:
+        raise ValueError(f'"{name}" has no tensors {", ".join(missing)}')
+    return list(found if names is None else dict.fromkeys(names))
 
 
 class _Countdown:

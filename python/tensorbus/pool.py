@@ -26,12 +26,6 @@ def empty(shape: Sequence[int] | int, dtype: Any = "float32") -> Any:
     return tensor
 
 
-def empty_like_all(tensors: Sequence[Any]) -> list[Any]:
-    """Tensors of these shapes and types, side by side in one block of the pool, which goes back as
-    one."""
-    return _core.empty([_form(tuple(tensor.shape), tensor.dtype) for tensor in tensors])
-
-
 def _form(shape: Sequence[int] | int, dtype: Any) -> tuple[list[int], str, bool]:
     """With the type's name, and whether it is to be torch's."""
     sizes = [shape] if isinstance(shape, int) else list(shape)
@@ -46,6 +40,11 @@ def dtype_name(dtype: Any) -> str:
     import numpy as np
 
     return str(np.dtype(dtype).name)
+
+
+def dtype_of(name: str) -> Any:
+    """The type of that name of torch, if this process uses it; else the name."""
+    return getattr(sys.modules["torch"], name) if uses_torch() else name
 
 
 def share_(tensor: Any) -> Any:

@@ -1,73 +1,53 @@
-"""Memory of a link for copies of tensors that other processes cannot map as they are."""
+"""Places of tensors in the stages of links: whoever shares such a tensor later gets its place."""
 
 from __future__ import annotations
 
 import sys
-import threading
 import weakref
-from collections.abc import Callable, Sequence
 from typing import Any
 
-from tensorbus import _core, pool
+from tensorbus import _core
 from tensorbus._core import Tensors
+from tensorbus.state_dict import Entries
 
-_live: weakref.WeakSet[Stage] = weakref.WeakSet()
+_live: weakref.WeakSet[Places] = weakref.WeakSet()
 
 
-class Stage:
-    """Places for those of a registration's tensors that are not in the pool, in one block."""
+class Places:
+    """Whose tensors a link has staged."""
 
-    def __init__(
-        self,
-        tensors: list[Any],
-        views: Tensors,
-        turn: threading.Lock,
-        copy_into: Callable[[list[Any], list[Any]], None],
-    ) -> None:
-        """``turn`` is held by whoever fills the stage or lends it; ``copy_into`` is the client's,
-        whose threads copy."""
-        pooled = set(views.pooled())
-        staged = [index for index in range(len(tensors)) if index not in pooled]
-        places = pool.empty_like_all([tensors[index] for index in staged])
-        self.places: dict[int, Any] = dict(zip(staged, places, strict=True))
-        self._owners = {
-            views[index][0]: (index, views[index], _owner(tensors[index])) for index in staged
-        }
-        self._turn = turn
-        self._copy_into = copy_into
+    def __init__(self, link: _core.BusLink) -> None:
+        self._link = link
+        self._owners: dict[str, dict[int, Any]] = {}  # by name and address
         _live.add(self)
 
-    def placed(self, tensors: Sequence[Any]) -> list[Any]:
-        """What the agent knows: the places, and the tensors that need none."""
-        return [self.places.get(index, tensor) for index, tensor in enumerate(tensors)]
+    def note(self, name: str, call: _core.LinkCall, entries: Entries) -> None:
+        """After a call that sent these."""
+        staged = call.places()
+        if staged is not None:
+            self._owners[name] = {
+                entries.views[index][0]: _owner(entries.locals[index]) for index in staged
+            }
 
-    def fill(self, tensors: list[Any], views: Tensors) -> Tensors:
-        """Copies what has a place; returns where everything is now."""
-        if not self.places:
-            return views
-        self._copy_into(list(self.places.values()), [tensors[index] for index in self.places])
-        return Tensors(self.placed(tensors))
-
-    def give(self, tensor: Any, view: tuple[Any, ...]) -> Any | None:
-        """A tensor's place, with its contents: from now on it is the tensor and no copy of it."""
-        index, then, owner = self._owners.get(view[0], (0, (), None))
-        if then != view or not _owns(owner, tensor) or not self._turn.acquire(blocking=False):
-            return None  # another's, or lent right now
-        try:
-            place = self.places.pop(index, None)
-            if place is not None:
-                _core.copy_into([place], [tensor])
-            return place
-        finally:
-            self._turn.release()
+    def give(self, tensor: Any, views: Tensors) -> Any | None:
+        """The tensor's place, with its contents: from now on it is the tensor and no copy."""
+        torch = sys.modules.get("torch")
+        is_torch = torch is not None and isinstance(tensor, torch.Tensor)
+        for name, owners in list(self._owners.items()):
+            owner = owners.get(views[0][0])
+            if owner is not None and _owns(owner, tensor):
+                place = self._link.give_place(name, views, is_torch)
+                if place is not None:
+                    return place
+        return None
 
 
 def place_of(tensor: Any) -> Any | None:
     """Where a link has staged this tensor, if one has and does not use it now."""
     if not _live:
         return None
-    view = Tensors([tensor])[0]
-    places = (stage.give(tensor, view) for stage in list(_live))
+    views = Tensors([tensor])
+    places = (places.give(tensor, views) for places in list(_live))
     return next((place for place in places if place is not None), None)
 
 
@@ -87,4 +67,4 @@ def _owner(tensor: Any) -> Any:
 def _owns(owner: Any, tensor: Any) -> bool:
     if isinstance(owner, weakref.ref):
         return owner() is tensor
-    return owner is not None and not owner.expired() and owner == _owner(tensor)
+    return not owner.expired() and owner == _owner(tensor)

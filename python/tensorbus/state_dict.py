@@ -32,9 +32,9 @@ class Entries:
     def __post_init__(self) -> None:
         self.views = _core.Tensors(self.locals, self.names)
 
-    def form(self) -> list[Any]:
-        """What must stay the same for a plan to stay good."""
-        return [self.names, self.views.forms(), self.shapes, self.layouts, self.starts]
+    def form(self) -> list[list[Any]]:
+        """What must stay the same, beside types and shapes, for a plan to stay good."""
+        return [self.names, self.shapes, self.layouts, self.starts]
 
     def fill_padding(self) -> None:
         """After the tensors were received."""

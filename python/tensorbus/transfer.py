@@ -54,7 +54,7 @@ class Transfer:
 
     def result(self, timeout: float | None = None) -> TransferResult:
         """What it did, or its error."""
-        return TransferResult(*self._core.result(timeout)[:3])
+        return TransferResult(*self._core.result(timeout))
 
     def cancel(self) -> None:
         """Asks the agent to end it: ``result()`` raises ``CancelledError``, unless it was over."""

@@ -10,7 +10,17 @@ namespace tensorbus {
 using InterruptCheck = bool (*)();
 void set_interrupt_check(InterruptCheck check) noexcept;
 
-// Throws Error(interrupted). Every blocking loop asks when it wakes.
+// A check of one thread, which throws to end what blocks there: os/process/interruptible.h.
+class ThreadCheck {
+ public:
+  virtual ~ThreadCheck() = default;
+  virtual void throw_if_ended() = 0;
+};
+// Of the calling thread; null: none. Returns the one before.
+ThreadCheck* exchange_thread_check(ThreadCheck* check) noexcept;
+
+// Throws Error(interrupted), or what the thread's own check throws. Every blocking loop asks when
+// it wakes.
 void throw_if_interrupted();
 
 // How long one sleep may last before the check is asked again: a signal can arrive at another

@@ -235,4 +235,9 @@ void copy_each(std::span<const TensorView> from, std::span<const TensorView> to,
   });
 }
 
+void copy_tensor(const TensorView& from, const TensorView& to) {
+  Crew alone;
+  copy_each({&from, 1}, {&to, 1}, alone);
+}
+
 }  // namespace tensorbus::copy

@@ -9,7 +9,6 @@ from typing import Any
 import torch
 from buses import Bus
 from tensorbus import Link
-from tensorbus.link import _Key
 from torch.distributed.device_mesh import DeviceMesh
 from torch.distributed.tensor import DTensor
 from torch.distributed.tensor.placement_types import Partial, Replicate, Shard, _StridedShard
@@ -22,9 +21,16 @@ def links(bus: Bus, local: str, remote: str, ranks: Sequence[int], **options: An
     return [bus.client(rank).link(local, remote, len(ranks), **options) for rank in ranks]
 
 
-def registered(link: Link, name: str, *, send: bool) -> Any:
-    """What a link keeps of a name that it has sent or received."""
-    return link._registered[_Key(name, send)]
+def registered(link: Link, name: str, *, send: bool) -> int:
+    """The number of a link's registration of a name that it has sent or received."""
+    number = link._core.registration(name, send)
+    assert number != 0
+    return number
+
+
+def is_sending(link: Link, name: str) -> bool:
+    """Whether a thread has its turn."""
+    return link._core.is_busy(name, True)
 
 
 def dtensor(

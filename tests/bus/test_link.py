@@ -83,8 +83,8 @@ def test_tensors_stay_in_place_and_plans_are_reused(bus: Bus):
     pointers = [got["embed"].data_ptr(), got["layers"][0]["w"].data_ptr()]
     round_trip([trainer], [engine], sent, [got])
     batches = [
-        registered(trainer, "policy", send=True).handler,
-        registered(engine, "policy", send=False).handler,
+        registered(trainer, "policy", send=True),
+        registered(engine, "policy", send=False),
     ]
     # Other tensors of the same shapes, on both sides: in the sender's case as state_dict() gives.
     for step in (2, 3):
@@ -92,8 +92,8 @@ def test_tensors_stay_in_place_and_plans_are_reused(bus: Bus):
         round_trip([trainer], [engine], state(float(step)), [got])
         assert values(got) == {step}
     assert batches == [
-        registered(trainer, "policy", send=True).handler,
-        registered(engine, "policy", send=False).handler,
+        registered(trainer, "policy", send=True),
+        registered(engine, "policy", send=False),
     ]
     assert pointers[0] != got["embed"].data_ptr()
 

@@ -26,7 +26,7 @@ class Ends:
             lambda: self.engine.recv_state_dict("x", got),
         )
         sent_as = registered(self.trainer, "x", send=True)
-        return sent_as.handler, registered(self.engine, "x", send=False).handler
+        return sent_as, registered(self.engine, "x", send=False)
 
 
 @pytest.fixture

@@ -8,9 +8,8 @@ import time
 import pytest
 import torch
 from buses import Bus, caught, together
-from links import links
+from links import is_sending, links
 from processes import Start, eventually
-from tensorbus import Link
 
 SIZES = [(300, 1000), (7,), (64, 1024)]
 
@@ -21,10 +20,6 @@ def state(value: float) -> dict[str, torch.Tensor]:
 
 def values(state_dict: dict[str, torch.Tensor]) -> list[float]:
     return sorted({value for each in state_dict.values() for value in each.unique().tolist()})
-
-
-def has_a_turn(link: Link) -> bool:
-    return any(turn.locked() for turn in list(link._turns.values()))
 
 
 def test_threads_that_send_one_name_tear_nothing(bus: Bus):
@@ -85,7 +80,7 @@ def test_a_thread_waits_for_its_turn_no_longer_than_it_may(threads: Bus):
     (trainer,), (engine,) = links(threads, "t", "e", [0]), links(threads, "e", "t", [1])
     first = threading.Thread(target=lambda: trainer.send_state_dict("x", state(1.0)))
     first.start()
-    eventually(lambda: has_a_turn(trainer), "the first to have its turn")
+    eventually(lambda: is_sending(trainer, "x"), "the first to have its turn")
     with pytest.raises(TimeoutError, match=r'another thread is sending "x" over this link'):
         trainer.send_state_dict("x", state(2.0), timeout=0.2)
     got = state(0.0)
@@ -126,7 +121,7 @@ link = client.link("a", "b", 1)
 first = threading.Thread(
     target=lambda: link.send_state_dict("x", {"w": np.zeros(3)}, timeout=20), daemon=True)
 first.start()
-while not any(turn.locked() for turn in list(link._turns.values())):
+while not link._core.is_busy("x", True):
     pass
 try:
     print("waiting")
@@ -151,7 +146,7 @@ def test_a_forked_child_does_not_wait_for_a_thread_that_it_lacks(threads: Bus):
         daemon=True,
     )
     first.start()
-    eventually(lambda: has_a_turn(trainer), "the first to have its turn")
+    eventually(lambda: is_sending(trainer, "x"), "the first to have its turn")
     other = state(2.0)  # torch's own threads do not survive a fork
     child = os.fork()
     if child == 0:

@@ -107,17 +107,6 @@ def test_what_has_a_name_is_refused_by_it():
         Tensors([torch.zeros(1), 3], ["a", "b"])
 
 
-def test_forms_tell_types_and_shapes_apart_and_nothing_else():
-    forms = Tensors([torch.zeros(2, 3)]).forms()
-    assert forms == Tensors([torch.ones(3, 2).t()]).forms()
-    assert forms == Tensors([np.zeros((2, 3), np.float32)]).forms()
-    others = [
-        [torch.zeros(3, 2)], [torch.zeros(6)], [torch.zeros(2, 3, 1)], [torch.zeros(2, 3).int()],
-        [torch.zeros(2), torch.zeros(3)], [],
-    ]  # fmt: skip
-    assert len({Tensors(each).forms() for each in others} | {forms}) == len(others) + 1
-
-
 def test_messages_of_torch_lose_their_stack():
     with pytest.raises(ValueError, match="meta") as caught:
         Tensors([torch.empty(2, device="meta")])

@@ -35,7 +35,7 @@ void pass_on(Batch& batch, const Submission& submission, const QuerySignal& comm
 }
 
 void pass_on(Batch& batch, const Submission& submission, const QueryVersions&) {
-  batch.exchange().queries().ask_versions(submission.id);
+  batch.exchange().queries().ask_versions(submission.id, submission.deadline);
 }
 
 }  // namespace
@@ -51,6 +51,7 @@ Agent::Agent(AgentParts parts, AgentOptions options)
       state_(parts_.state, options_.rank, options_.space),
       pairs_(context_, sessions_, state_),
       batches_(context_, shelves_, sessions_, pairs_),
+      content_queries_(context_),
       incarnation_(parts_.random()) {
   context_.at(Step::started);
   share_cores();
@@ -71,6 +72,7 @@ void Agent::step(TimePoint now) {
   pairs_.expire();
   batches_.expire();
   batches_.step();
+  content_queries_.answer();
   if (now >= state_.next_beat()) state_.beat(now, batches_.current());
 }
 
@@ -105,6 +107,7 @@ void Agent::dispatch(const Submission& submission) {
                    [&](const InitPair& pair) { pairs_.init(submission, pair); },
                    [&](const RegisterBatch& batch) { batches_.add(submission, batch); },
                    [&](const CloseBatch& closed) { batches_.close(submission, closed); },
+                   [&](const QueryContents& asked) { content_queries_.ask(submission, asked); },
                    [&](const auto& command) {
                      pass_on(batches_.find(command.batch, command.role), submission, command);
                    },
@@ -116,7 +119,8 @@ void Agent::dispatch(const Submission& submission) {
 }
 
 void Agent::cancel(CommandId id, const Status& reason) {
-  if (!pairs_.cancel(id, reason)) batches_.cancel(id, reason);
+  if (pairs_.cancel(id, reason) || content_queries_.cancel(id, reason)) return;
+  batches_.cancel(id, reason);
 }
 
 void Agent::begin_session(std::uint64_t session) {
@@ -300,6 +304,7 @@ void Agent::lease_lost() {
 }
 
 void Agent::end_session(std::uint64_t session, const Status& why, Batch::Manner manner) {
+  content_queries_.end_session(session, why);
   batches_.end_session(session, why, manner);
   pairs_.end_session(session, why, closing_ ? Pairs::Record::kept : Pairs::Record::forgotten);
   sessions_.forget(session);
@@ -316,7 +321,8 @@ std::array<int, 3> Agent::fds() const noexcept {
 
 TimePoint Agent::wake_at() const {
   return std::min({state_.next_beat(), parts_.fabric.wake_at(), parts_.channel.wake_at(),
-                   shelves_.wake_at(), pairs_.wake_at(), batches_.wake_at()});
+                   shelves_.wake_at(), pairs_.wake_at(), batches_.wake_at(),
+                   content_queries_.wake_at()});
 }
 
 void Agent::close() {

@@ -10,6 +10,7 @@
 #include <string>
 
 #include "bus/agent/batches.h"
+#include "bus/agent/content_queries.h"
 #include "bus/agent/own_state.h"
 #include "bus/agent/pairs.h"
 #include "bus/agent/sessions.h"
@@ -101,6 +102,7 @@ class Agent {
   OwnState state_;
   Pairs pairs_;
   Batches batches_;
+  ContentQueries content_queries_;
   std::set<std::string> agents_here_;  // the others, by the keys of their records
   const std::uint64_t incarnation_;
   bool seen_self_ = false;

@@ -33,7 +33,7 @@ void Batch::publish_as(std::uint64_t incarnation) {
   self_.record.incarnation = incarnation;
   if (self_.membership.presence != Presence::shown) return;
   self_.show_record();
-  if (self_.shown_version) self_.show_version(*self_.shown_version);
+  if (self_.shown_version) self_.show_version();
 }
 
 bool Batch::replace(std::shared_ptr<Loan> loan) {

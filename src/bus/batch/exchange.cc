@@ -203,10 +203,28 @@ TimePoint Exchange::wake_at() const {
 }
 
 void Exchange::on_message(const PeerConnectionPtr& connection, const AgentMessage& message) {
+  if (take_versions(connection, message)) return;
   if (sending_.on_message(connection, message)) return;
   pulling_.on_message(connection, message);
   Reader* reader = receiving_.reader();
   if (reader != nullptr && reader->knows(message.serial)) reader->on_message(connection, message);
+}
+
+bool Exchange::take_versions(const PeerConnectionPtr& connection, const AgentMessage& message) {
+  if (std::holds_alternative<AskVersions>(message.body)) {
+    if (sending_.knows(connection, message)) {
+      self_.context.connections.send(*connection, message.generation, message.serial,
+                                     KnownVersions{queries_.known_versions()});
+    }
+    return true;
+  }
+  const auto* known = std::get_if<KnownVersions>(&message.body);
+  if (known == nullptr) return false;
+  const Reader* reader = receiving_.reader();
+  if (sending_.knows(connection, message) || (reader != nullptr && reader->knows(message.serial))) {
+    queries_.take_versions(known->versions);
+  }
+  return true;
 }
 
 void Exchange::on_up(const PeerConnectionPtr& connection) {

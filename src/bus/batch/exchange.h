@@ -75,6 +75,8 @@ class Exchange {
  private:
   void step_head();
   void finish_head(Outcome outcome);
+  // False: the message is about something else.
+  bool take_versions(const PeerConnectionPtr& connection, const AgentMessage& message);
   void end_command(Queued& queued, const Status& why, bool at_deadline);
   void expire();
   std::string waits_for(const Queued& queued) const;

@@ -7,6 +7,12 @@
 #include <utility>
 
 namespace tensorbus::bus {
+namespace {
+
+// With a first sender that does not answer: what this rank knows itself has to do.
+constexpr Duration patience_with_first = std::chrono::seconds(1);
+
+}  // namespace
 
 void Queries::ask(CommandId id, const QuerySignal& query, Deadline deadline) {
   waiting_.push_back({id, query, deadline});
@@ -14,6 +20,11 @@ void Queries::ask(CommandId id, const QuerySignal& query, Deadline deadline) {
 }
 
 void Queries::answer() {
+  std::erase_if(asking_, [&](const VersionQuery& each) {
+    if (each.deadline.at() > self_.context.now) return false;
+    answer_versions(each.id, {});
+    return true;
+  });
   std::erase_if(waiting_, [&](const Query& each) {
     const bool signal = published(each.query.round);
     const bool late = each.deadline.at() <= self_.context.now;
@@ -58,20 +69,43 @@ std::string Queries::unpublished(std::optional<std::int64_t> round) const {
   return fmt::format("{}", fmt::join(reasons, ", and "));
 }
 
-void Queries::ask_versions(CommandId id) const {
-  Outcome outcome;
-  outcome.versions = self_.context.catalog.versions(self_.key.batch);
+void Queries::ask_versions(CommandId id, Deadline deadline) {
+  if (!sending_.ask_versions() && !receiving_.ask_versions()) return answer_versions(id, {});
+  asking_.push_back({id, sooner(deadline, Deadline(self_.context.now + patience_with_first))});
+}
+
+void Queries::take_versions(const Versions& theirs) {
+  for (const VersionQuery& each : std::exchange(asking_, {})) answer_versions(each.id, theirs);
+}
+
+Versions Queries::known_versions() const {
+  Versions versions = self_.context.catalog.versions(self_.key.batch);
   // What the store has not told this rank back yet.
-  if (self_.shown_version) outcome.versions[self_.key.side][self_.key.rank] = *self_.shown_version;
-  const auto& known = sending_.read_versions();
-  for (auto& [side, ranks] : outcome.versions) {
+  if (self_.moved_version) versions[self_.key.side][self_.key.rank] = *self_.moved_version;
+  const auto known = sending_.known_versions();
+  for (auto& [side, ranks] : versions) {
     for (auto& [rank, version] : ranks) {
-      const auto read = known.find(rank);
-      if (read != known.end()) version = std::max(version, read->second);
+      const auto told = known.find(rank);
+      if (told != known.end()) version = std::max(version, told->second);
     }
     std::erase_if(ranks, [&, &of = side](const auto& entry) { return is_lost(of, entry.first); });
   }
-  std::erase_if(outcome.versions, [](const auto& entry) { return entry.second.empty(); });
+  std::erase_if(versions, [](const auto& entry) { return entry.second.empty(); });
+  return versions;
+}
+
+// Who is there is as this rank knows; the first sender knows more of their versions.
+void Queries::answer_versions(CommandId id, const Versions& theirs) const {
+  Outcome outcome;
+  outcome.versions = known_versions();
+  for (auto& [side, ranks] : outcome.versions) {
+    const auto told = theirs.find(side);
+    if (told == theirs.end()) continue;
+    for (auto& [rank, version] : ranks) {
+      const auto found = told->second.find(rank);
+      if (found != told->second.end()) version = std::max(version, found->second);
+    }
+  }
   self_.context.channel.complete(id, outcome);
 }
 
@@ -89,18 +123,21 @@ bool Queries::is_lost(const std::string& side, Rank rank) const {
 }
 
 bool Queries::cancel(CommandId id, const Status& why) {
-  if (std::erase_if(waiting_, [&](const Query& each) { return each.id == id; }) == 0) return false;
+  const auto is_this = [&](const auto& each) { return each.id == id; };
+  if (std::erase_if(waiting_, is_this) + std::erase_if(asking_, is_this) == 0) return false;
   self_.answer(id, why);
   return true;
 }
 
 void Queries::close(const Status& why) {
   for (const Query& each : std::exchange(waiting_, {})) self_.answer(each.id, why);
+  for (const VersionQuery& each : std::exchange(asking_, {})) self_.answer(each.id, why);
 }
 
 TimePoint Queries::wake_at() const {
   TimePoint at = TimePoint::max();
   for (const Query& query : waiting_) at = std::min(at, query.deadline.at());
+  for (const VersionQuery& query : asking_) at = std::min(at, query.deadline.at());
   return at;
 }
 

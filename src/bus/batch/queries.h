@@ -14,11 +14,16 @@ namespace tensorbus::bus {
 
 class Queries {
  public:
-  Queries(OwnRegistration& self, const Sending& sending, const Receiving& receiving)
+  Queries(OwnRegistration& self, Sending& sending, const Receiving& receiving)
       : self_(self), sending_(sending), receiving_(receiving) {}
 
   void ask(CommandId id, const QuerySignal& query, Deadline deadline);
-  void ask_versions(CommandId id) const;
+  // Asks the first sender, if this rank can reach it.
+  void ask_versions(CommandId id, Deadline deadline);
+  // What it has answered.
+  void take_versions(const Versions& theirs);
+  // Of all ranks that are there, as far as this rank knows.
+  Versions known_versions() const;
   // Answers what can be answered now.
   void answer();
   // False: not one of them.
@@ -33,14 +38,21 @@ class Queries {
     Deadline deadline;
   };
 
+  struct VersionQuery {
+    CommandId id;
+    Deadline deadline;
+  };
+
+  void answer_versions(CommandId id, const Versions& theirs) const;
   bool published(std::optional<std::int64_t> round) const;
   std::string unpublished(std::optional<std::int64_t> round) const;
   bool is_lost(const std::string& side, Rank rank) const;
 
   OwnRegistration& self_;
-  const Sending& sending_;
+  Sending& sending_;
   const Receiving& receiving_;
   std::vector<Query> waiting_;
+  std::vector<VersionQuery> asking_;  // the first sender
 };
 
 }  // namespace tensorbus::bus

@@ -4,6 +4,7 @@
 #include <fmt/ranges.h>
 
 #include <algorithm>
+#include <utility>
 
 namespace tensorbus::bus {
 
@@ -47,7 +48,7 @@ std::optional<Outcome> Receiving::step(Queued& recv) {
   if (!running()->done() || running()->unexplained()) return std::nullopt;
   self_.context.at(Step::received);
   const Outcome& outcome = running()->outcome();
-  if (self_.versioned() && outcome.status.ok()) self_.show_version(outcome.version);
+  if (self_.versioned() && outcome.status.ok()) self_.moved_version = outcome.version;
   return outcome;
 }
 
@@ -74,6 +75,15 @@ void Receiving::rest(bool taken) {
   if (reader_ == nullptr) return;
   reader_->step(false);
   if (!taken && running() != nullptr && running()->done()) reader_->finish_recv();
+  // The senders are gone, perhaps with all that know their last version.
+  if (std::exchange(was_started_, started()) && !started() && !self_.membership.closing() &&
+      self_.moved_version != self_.shown_version) {
+    self_.show_version();
+  }
+}
+
+bool Receiving::ask_versions() const {
+  return started() && group() != nullptr && reader_->ask_versions(first_source(*group()));
 }
 
 std::string Receiving::waits_for() const {

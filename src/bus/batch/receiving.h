@@ -51,6 +51,8 @@ class Receiving {
   // Skips what must be skipped, whatever the queue does. `taken`: the head of the queue is told of
   // a recv that is over.
   void rest(bool taken);
+  // Asks the first sender what it knows of all ranks. False: this rank has not joined it.
+  bool ask_versions() const;
   std::string waits_for() const;
   bool checks() const { return running() != nullptr && running()->checks(); }
   TimePoint wake_at() const;
@@ -68,6 +70,7 @@ class Receiving {
   OwnRegistration& self_;
   Course course_;
   std::shared_ptr<Reader> reader_;
+  bool was_started_ = false;
   std::optional<std::int64_t> ends_after_;  // their generation has, after a round to come
 };
 

@@ -17,7 +17,8 @@ void Sending::begin(const Generation& generation, const GroupPtr& group) {
     const Rank first = first_source(*group_);
     const auto place = context.catalog.member({group_->sides.begin()->first, first});
     herald_ = std::make_unique<Herald>(
-        context, Follow{self_.key.batch, group_->name, self_.key.rank}, generation.number, first,
+        context, Follow{self_.key.batch, group_->name, self_.key.rank, self_.last_version()},
+        generation.number, first,
         first == self_.key.rank
             ? std::nullopt
             : std::optional(place == nullptr ? fabric::Address() : place->address));
@@ -73,7 +74,7 @@ std::optional<Outcome> Sending::begin_round(Queued& send) {
   }
   if (preparing_) return std::nullopt;
   source_->open(send.round, send.ticket, send.version.value_or(0));
-  if (self_.versioned()) self_.show_version(*send.version);
+  if (self_.versioned()) note_version(*send.version);
   send.running = true;
   return std::nullopt;
 }
@@ -180,6 +181,31 @@ TimePoint Sending::wake_at() const {
   if (source_ != nullptr) at = std::min(at, source_->wake_at());
   if (herald_ != nullptr) at = std::min(at, herald_->wake_at());
   return at;
+}
+
+void Sending::note_version(std::int64_t version) {
+  self_.moved_version = version;
+  if (!herald_->is_first()) herald_->note_sent(version);
+}
+
+std::map<Rank, std::int64_t> Sending::known_versions() const {
+  std::map<Rank, std::int64_t> known = read_versions_;
+  if (source_ != nullptr) {
+    for (const auto& [rank, version] : source_->read_now()) known[rank] = version;
+  }
+  if (herald_ != nullptr) known.merge(herald_->sent_versions());
+  return known;
+}
+
+bool Sending::ask_versions() {
+  return herald_ != nullptr && !herald_->is_first() && herald_->ask_versions();
+}
+
+bool Sending::knows(const PeerConnectionPtr& connection,
+                    const AgentMessage& message) const noexcept {
+  if (source_ == nullptr || message.generation != source_->generation()) return false;
+  return source_->knows(message.serial) ||
+         (herald_ != nullptr && herald_->knows(connection, message.serial));
 }
 
 bool Sending::on_message(const PeerConnectionPtr& connection, const AgentMessage& message) {

@@ -45,8 +45,12 @@ class Sending {
   std::string waits_for(const Queued& send) const;
   // All rounds up to this one are over, also those that ended before they began.
   void tell_over(std::int64_t round);
-  // Versions that readers are known to have read in this generation.
-  const std::map<Rank, std::int64_t>& read_versions() const noexcept { return read_versions_; }
+  // Versions that other ranks are known to have read, or to have sent.
+  std::map<Rank, std::int64_t> known_versions() const;
+  // Asks the first sender for all that it knows. False: this is the first, or it is not connected.
+  bool ask_versions();
+  // Whether a subscriber or another sender says this.
+  bool knows(const PeerConnectionPtr& connection, const AgentMessage& message) const noexcept;
 
   // subscribing.cc
   Taken subscribe(const PeerConnectionPtr& connection, const AgentMessage& message,
@@ -63,6 +67,7 @@ class Sending {
 
  private:
   std::optional<Outcome> begin_round(Queued& send);
+  void note_version(std::int64_t version);
   bool has_readers(const Queued& send);
   bool end_round(Queued& send, Reader* reader);
   void look_for_conflict(Queued& send, Reader* reader);
@@ -79,8 +84,8 @@ class Sending {
   GroupPtr group_;
   std::unique_ptr<fabric::Region> region_;
   std::unique_ptr<Source> source_;
-  std::unique_ptr<Herald> herald_;  // of a batch with versions, beside source_
-  std::map<Rank, std::int64_t> read_versions_;
+  std::unique_ptr<Herald> herald_;              // of a batch with versions, beside source_
+  std::map<Rank, std::int64_t> read_versions_;  // as the last sends found, and subscribers said
   // The last send that named its version, or the last version before the generation.
   std::int64_t named_round_ = 0;
   std::int64_t named_version_ = 0;

@@ -48,6 +48,7 @@ void Sending::serve(const PeerConnectionPtr& connection, std::uint64_t serial,
     if (verify != Verify::off) digests.push_back(digest_of(stream, verify));
     region_->serve(stream_number(serial, wish.streams[at]), stream);
   }
+  if (wish.version != 0) read_versions_[wish.reader] = wish.version;
   source_->subscribe(connection, serial, {wish.reader, wish.registration, bytes}, region_->number(),
                      std::move(digests));
 }
@@ -66,7 +67,7 @@ Taken Sending::follow(const PeerConnectionPtr& connection, const AgentMessage& m
   const Taken ours = belongs(wish.batch, wish.group, message.generation, matching);
   if (ours != Taken::done) return ours;
   if (message.generation == source_->generation() && herald_ != nullptr && herald_->is_first()) {
-    herald_->add_follower(connection, message.serial, wish.rank);
+    herald_->add_follower(connection, message.serial, wish);
   }
   return Taken::done;
 }

@@ -169,6 +169,12 @@ struct QueryVersions {
   friend bool operator==(const QueryVersions&, const QueryVersions&) = default;
 };
 
+// What the ranks of a side publish under a name: waits until all of them have had a version.
+struct QueryContents {
+  std::string batch;
+  friend bool operator==(const QueryContents&, const QueryContents&) = default;
+};
+
 struct CloseBatch {
   std::string batch;
   std::uint64_t registration = 0;
@@ -177,10 +183,18 @@ struct CloseBatch {
 };
 
 using Command = std::variant<InitPair, RegisterBatch, Transfer, QuerySignal, CloseBatch,
-                             QueryVersions, Publish, Shelve, Pull, QueryNewest>;
+                             QueryVersions, Publish, Shelve, Pull, QueryNewest, QueryContents>;
 
 // Which version each rank of each side last sent or has read.
 using Versions = std::map<std::string, std::map<Rank, std::int64_t>>;
+
+// A whole tensor of what is published, whoever has which part of it.
+struct Content {
+  std::string name;
+  Dtype dtype = Dtype::float32;
+  Shape shape;
+  friend bool operator==(const Content&, const Content&) = default;
+};
 
 // "transfer", for names of semaphores and messages.
 std::string_view type_of(const Command& command) noexcept;
@@ -213,6 +227,7 @@ struct Outcome {
   std::int64_t slot = 0;            // Publish
   Absence absence = Absence::none;  // Pull
   std::int64_t copy_threads = 0;    // that a copy of this rank may take; 0: the agent does not say
+  std::vector<Content> contents{};  // QueryContents
   friend bool operator==(const Outcome&, const Outcome&) = default;
 };
 

@@ -16,10 +16,11 @@ constexpr std::string_view to_string(Absence absence) {
   return names[static_cast<std::size_t>(absence)];
 }
 
-constexpr wire::Title title_of(const Command*) { return {"command", 4}; }
-constexpr std::array<std::string_view, 10> kinds_of(const Command*) {
-  return {"init_pair",      "register_batch", "transfer", "query_signal", "close_batch",
-          "query_versions", "publish",        "shelve",   "pull",         "query_newest"};
+constexpr wire::Title title_of(const Command*) { return {"command", 5}; }
+constexpr std::array<std::string_view, 11> kinds_of(const Command*) {
+  return {"init_pair",   "register_batch", "transfer",      "query_signal",
+          "close_batch", "query_versions", "publish",       "shelve",
+          "pull",        "query_newest",   "query_contents"};
 }
 
 // Versions of one shelf.
@@ -179,10 +180,23 @@ void fields(Archive& a, QueryVersions& query) {
 }
 
 template <typename Archive>
+void fields(Archive& a, QueryContents& query) {
+  required_name(a, "batch", query.batch);
+}
+
+template <typename Archive>
 void fields(Archive& a, CloseBatch& close) {
   required_name(a, "batch", close.batch);
   a("registration", close.registration);
   a("back_soon", close.back_soon);
+}
+
+template <typename Archive>
+void fields(Archive& a, Content& content) {
+  required_name(a, "name", content.name);
+  a("dtype", content.dtype);
+  a("shape", content.shape);
+  a.check([&] { element_count(content.shape); });
 }
 
 template <typename Archive>
@@ -200,6 +214,7 @@ void fields(Archive& a, Outcome& outcome) {
   a("slot", outcome.slot);
   a("absence", outcome.absence);
   a("copy_threads", outcome.copy_threads);
+  a("contents", outcome.contents);
 }
 
 }  // namespace tensorbus::bus

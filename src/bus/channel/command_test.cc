@@ -44,6 +44,7 @@ std::vector<Command> samples() {
           Pull{"weights", "engine", std::nullopt, 3, true},
           Pull{"weights", std::nullopt, 3},
           QueryNewest{"weights", "engine"},
+          QueryContents{"weights"},
           CloseBatch{"weights", 17}};
 }
 
@@ -61,6 +62,7 @@ Outcome sample_outcome() {
   outcome.bytes = 4096;
   outcome.slot = 1;
   outcome.absence = Absence::gone;
+  outcome.contents = {{"w", Dtype::bfloat16, {4, 6}}, {"step", Dtype::int64, {}}};
   return outcome;
 }
 

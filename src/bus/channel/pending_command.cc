@@ -74,7 +74,7 @@ std::string describe(const Command& command) {
     return fmt::format("{} of {} \"{}\"", verb, kind, context_of(command));
   };
   const auto of_batch = [&](const OneOf<RegisterBatch, QuerySignal, QueryVersions, CloseBatch,
-                                        Publish, Shelve, Pull, QueryNewest> auto&) {
+                                        Publish, Shelve, Pull, QueryNewest, QueryContents> auto&) {
     return about(type_of(command), "batch");
   };
   return std::visit(

@@ -40,6 +40,18 @@ bool is_over_by(TransferState& state, Deadline deadline) {
   }
 }
 
+// Whatever `kept` holds may be touched until an agent has answered.
+void keep_until_done(const std::shared_ptr<Pending>& pending, std::shared_ptr<const void> kept) {
+  if (pending != nullptr && kept != nullptr) pending->on_done([kept = std::move(kept)] {});
+}
+
+void keep_for_good(std::shared_ptr<const void> kept) {
+  static Mutex mutex;
+  static auto* const forever GUARDED_BY(mutex) = new std::vector<std::shared_ptr<const void>>;
+  const Lock lock(mutex);
+  forever->push_back(std::move(kept));
+}
+
 bool has_moved(const TensorView& then, const TensorView& now) {
   return then.dtype != now.dtype || !std::ranges::equal(then.shape, now.shape) ||
          (!then.empty() &&
@@ -52,6 +64,7 @@ bool has_moved(const TensorView& then, const TensorView& now) {
 struct Client::Registration {
   RegisterBatch command;
   std::shared_ptr<Loan> loan;
+  std::shared_ptr<const void> owner;   // of its memory
   std::unique_ptr<ShelfMemory> shelf;  // if it publishes
   Mutex publishing;                    // one version at a time
 
@@ -177,6 +190,7 @@ std::uint64_t Client::register_tensors(const std::string& batch,
   command.verify = options.verify;
   command.versioned = options.versioned;
   command.pairs = options.pairs;
+  registration->owner = options.owner;
   take_back_refusal(batch, options.role);
   std::vector<TensorView> views;
   std::set<std::string> pairs(options.pairs.begin(), options.pairs.end());
@@ -208,7 +222,7 @@ std::uint64_t Client::register_tensors(const std::string& batch,
       renew_registration(command, random_number());
   } catch (const Error&) {
     // It may have been registered just when we gave up.
-    connection_->post(CloseBatch{batch, command.registration});
+    keep_until_done(connection_->post(CloseBatch{batch, command.registration}), registration);
     throw;
   }
   const Lock lock(mutex_);
@@ -269,6 +283,10 @@ std::int64_t Client::publish(const std::string& batch, const std::optional<std::
 
 std::int64_t Client::newest(const QueryNewest& query, Deadline deadline) {
   return run(query, nullptr, deadline).version;
+}
+
+std::vector<Content> Client::contents(const std::string& batch, Deadline deadline) {
+  return run(QueryContents{batch}, nullptr, deadline).contents;
 }
 
 void Client::refuse(const std::string& batch, const std::string& role, const std::string& pair,
@@ -338,7 +356,7 @@ std::shared_ptr<TransferState> Client::transfer(const std::string& batch, Direct
                                                 std::span<const TensorView> now, bool blocking,
                                                 Deadline deadline,
                                                 std::optional<std::int64_t> version,
-                                                std::int64_t min_readers) {
+                                                std::int64_t min_readers, RunningCall* call) {
   const std::shared_ptr<Registration> registration = find(batch, role);
   check_ready(*registration, now);
   const bool send = direction == Direction::send;
@@ -346,14 +364,14 @@ std::shared_ptr<TransferState> Client::transfer(const std::string& batch, Direct
                    0,     version,   min_readers};
   if (send) command.ticket = registration->lend();
   return carry_out(registration, command, send ? std::optional(command.ticket) : std::nullopt,
-                   blocking, deadline);
+                   blocking, deadline, call);
 }
 
 std::shared_ptr<TransferState> Client::pull(Pull pull, std::span<const TensorView> now,
-                                            bool blocking, Deadline deadline) {
+                                            bool blocking, Deadline deadline, RunningCall* call) {
   const std::shared_ptr<Registration> registration = find(pull.batch, pull.role);
   check_ready(*registration, now);
-  return carry_out(registration, std::move(pull), std::nullopt, blocking, deadline);
+  return carry_out(registration, std::move(pull), std::nullopt, blocking, deadline, call);
 }
 
 void Client::check_ready(Registration& registration, std::span<const TensorView> now) {
@@ -380,7 +398,7 @@ void Client::check_ready(Registration& registration, std::span<const TensorView>
 std::shared_ptr<TransferState> Client::carry_out(const std::shared_ptr<Registration>& registration,
                                                  const Command& command,
                                                  std::optional<std::uint64_t> ticket, bool blocking,
-                                                 Deadline deadline) {
+                                                 Deadline deadline, RunningCall* call) {
   const std::string& batch = registration->command.batch;
   const bool send = ticket.has_value();
   const auto give_back = [registration, ticket] {
@@ -399,6 +417,7 @@ std::shared_ptr<TransferState> Client::carry_out(const std::shared_ptr<Registrat
     throw;
   }
   state->start();
+  if (call != nullptr) call->transfers(state);
   {
     const Lock lock(mutex_);
     std::erase_if(transfers_, [](const auto& each) { return each.expired(); });
@@ -438,7 +457,8 @@ std::shared_ptr<TransferState> Client::carry_out(const std::shared_ptr<Registrat
 }
 
 void Client::replace(const std::string& batch, const std::optional<std::string>& role,
-                     std::span<const TensorView> tensors, Deadline deadline) {
+                     std::span<const TensorView> tensors, Deadline deadline,
+                     std::shared_ptr<const void> owner) {
   const std::shared_ptr<Registration> registration = find(batch, role);
   RegisterBatch command = registration->command;
   if (tensors.size() != command.items.size()) {
@@ -453,6 +473,7 @@ void Client::replace(const std::string& batch, const std::optional<std::string>&
   const Lock lock(registration->mutex);
   registration->command = std::move(command);
   registration->loan = loan;
+  std::swap(registration->owner, owner);
 }
 
 std::vector<std::size_t> Client::moved(const std::string& batch,
@@ -482,23 +503,29 @@ bool Client::query_signal(const QuerySignal& query, Deadline deadline) {
   }
 }
 
-void Client::forget(std::uint64_t registration) noexcept {
+std::shared_ptr<Client::Registration> Client::forget(std::uint64_t registration) noexcept {
   const Lock lock(mutex_);
-  registrations_.erase(registration);
+  const auto found = registrations_.find(registration);
+  if (found == registrations_.end()) return nullptr;
+  return std::move(registrations_.extract(found).mapped());
 }
 
 void Client::close_batch(const CloseBatch& close, bool blocking, Deadline deadline) {
   if (blocking) {
     run(close, nullptr, deadline);
+    forget(close.registration);
   } else {
-    connection_->submit(close, nullptr, Deadline::never(), deadline);
+    const std::shared_ptr<Pending> pending =
+        connection_->submit(close, nullptr, Deadline::never(), deadline);
+    keep_until_done(pending, forget(close.registration));
   }
-  forget(close.registration);
 }
 
 std::shared_ptr<Pending> Client::drop_batch(const CloseBatch& close) noexcept {
-  forget(close.registration);
-  return connection_->post(close);
+  std::shared_ptr<Registration> registration = forget(close.registration);
+  std::shared_ptr<Pending> pending = connection_->post(close);
+  keep_until_done(pending, std::move(registration));
+  return pending;
 }
 
 bool Client::close(Deadline deadline) noexcept {
@@ -536,6 +563,10 @@ bool Client::close(Deadline deadline) noexcept {
   }
   connection_->close();
   crew_->dismiss();
+  // An agent that does not answer may still touch the memory: it stays for as long as the process.
+  if (!released) {
+    keep_for_good(std::make_shared<const decltype(registrations)>(std::move(registrations)));
+  }
   return released;
 }
 

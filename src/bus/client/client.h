@@ -36,6 +36,8 @@ struct RegisterOptions {
   std::optional<Versioned> versioned{};
   std::vector<std::string> pairs{};    // that it takes part in also without a tensor of theirs
   std::optional<Dtype> shelf_dtype{};  // that a shelf narrows floating point to
+  // Of the memory: kept until the agent has let go of it. Null: the caller sees to that.
+  std::shared_ptr<const void> owner{};
 };
 
 struct PublishOptions {
@@ -75,7 +77,8 @@ class Client {
                                           std::span<const TensorView> now, bool blocking,
                                           Deadline deadline,
                                           std::optional<std::int64_t> version = std::nullopt,
-                                          std::int64_t min_readers = 0);
+                                          std::int64_t min_readers = 0,
+                                          RunningCall* call = nullptr);
   // Copies these tensors to the shelf as its next version, which is returned: they are the caller's
   // again. Threads take turns.
   std::int64_t publish(const std::string& batch, const std::optional<std::string>& role,
@@ -83,8 +86,11 @@ class Client {
                        Deadline deadline);
   // Reads a version into the registered tensors, which are at `now`.
   std::shared_ptr<TransferState> pull(Pull pull, std::span<const TensorView> now, bool blocking,
-                                      Deadline deadline);
+                                      Deadline deadline, RunningCall* call = nullptr);
   std::int64_t newest(const QueryNewest& query, Deadline deadline);
+  // What is published there, whole tensors in the order of their names; waits for the first
+  // version.
+  std::vector<Content> contents(const std::string& batch, Deadline deadline);
   // Tells the other ranks of a batch, as soon as its pair is complete, that this one cannot take
   // part and why: they would wait for it. Waits only until the agent has accepted that.
   void refuse(const std::string& batch, const std::string& role, const std::string& pair,
@@ -92,7 +98,8 @@ class Client {
   // Other memory for the tensors of a versioned batch that this rank receives, of the same types
   // and shapes.
   void replace(const std::string& batch, const std::optional<std::string>& role,
-               std::span<const TensorView> tensors, Deadline deadline);
+               std::span<const TensorView> tensors, Deadline deadline,
+               std::shared_ptr<const void> owner = nullptr);
   // Which of the registered tensors are elsewhere now, or have another shape or type; all, if there
   // are more or fewer.
   std::vector<std::size_t> moved(const std::string& batch, const std::optional<std::string>& role,
@@ -133,7 +140,8 @@ class Client {
   void take_back_refusal(const std::string& batch, const std::optional<std::string>& role);
   std::shared_ptr<Registration> find(const std::string& batch,
                                      const std::optional<std::string>& role);
-  void forget(std::uint64_t registration) noexcept;
+  // The registration, if there was one.
+  std::shared_ptr<Registration> forget(std::uint64_t registration) noexcept;
   // Memory for the versions of a shelf, in the forms that its items get.
   void make_shelf(Registration& registration, std::optional<Dtype> dtype);
   // A recv whose agent was silent may still write; a tensor may have moved.
@@ -142,7 +150,7 @@ class Client {
   std::shared_ptr<TransferState> carry_out(const std::shared_ptr<Registration>& registration,
                                            const Command& command,
                                            std::optional<std::uint64_t> ticket, bool blocking,
-                                           Deadline deadline);
+                                           Deadline deadline, RunningCall* call);
 
   const std::shared_ptr<Connection> connection_;
   const std::shared_ptr<fabric::Pool> gates_;

@@ -12,6 +12,7 @@ namespace tensorbus::bus {
 namespace {
 
 constexpr std::size_t longest_semaphore_name = 250;
+constexpr const char* cancelled_by_caller = "cancelled by its caller";
 
 }  // namespace
 
@@ -127,6 +128,39 @@ void TransferState::release() {
   if (semaphore_ != nullptr) return semaphore_->post();
   ++count_;
   counted_.notify_all();
+}
+
+void RunningCall::cancel() noexcept {
+  cancel_waits(cancelled_by_caller);
+  std::shared_ptr<TransferState> state;
+  {
+    const Lock lock(mutex_);
+    cancelled_ = true;
+    state = state_;
+  }
+  if (state != nullptr) state->cancel({Code::cancelled, cancelled_by_caller});
+}
+
+void RunningCall::cancel_waits(const char* why) noexcept {
+  const Lock lock(mutex_);
+  if (state_ == nullptr) waits_.interrupt(why);
+}
+
+void RunningCall::transfers(std::shared_ptr<TransferState> state) noexcept {
+  bool cancelled = false;
+  {
+    const Lock lock(mutex_);
+    state_ = state;
+    cancelled = cancelled_ || waits_.asked();
+    waits_.take_back();
+  }
+  if (cancelled) state->cancel({Code::cancelled, cancelled_by_caller});
+}
+
+std::pair<std::int64_t, std::int64_t> RunningCall::progress() const {
+  const Lock lock(mutex_);
+  if (state_ == nullptr) return {0, 0};
+  return {state_->bytes_done(), state_->bytes_total()};
 }
 
 void TransferState::unlink() noexcept {

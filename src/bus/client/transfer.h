@@ -6,11 +6,13 @@
 #include <functional>
 #include <memory>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "base/mutex.h"
 #include "bus/channel/channel.h"
 #include "os/io/semaphore.h"
+#include "os/process/interruptible.h"
 
 namespace tensorbus::bus {
 
@@ -76,6 +78,28 @@ class TransferState : public std::enable_shared_from_this<TransferState> {
   std::string name_ GUARDED_BY(mutex_);  // never changes once it is given
   std::unique_ptr<os::NamedSemaphore> semaphore_ GUARDED_BY(mutex_);
   bool linked_ GUARDED_BY(mutex_) = false;
+};
+
+// A call that other threads may end, and whose transfer they may watch. Thread safe.
+class RunningCall {
+ public:
+  // Before the transfer begins, a wait of the thread that is Interruptible by waits() ends; from
+  // then on the agent ends the transfer, and the call returns when nobody touches the memory any
+  // more.
+  void cancel() noexcept;
+  // Only before the transfer begins. `why` lives for ever.
+  void cancel_waits(const char* why) noexcept;
+  // (0, 0) before the transfer begins.
+  std::pair<std::int64_t, std::int64_t> progress() const;
+
+  const os::Interruption& waits() const noexcept { return waits_; }
+  void transfers(std::shared_ptr<TransferState> state) noexcept;
+
+ private:
+  os::Interruption waits_;
+  mutable Mutex mutex_;
+  bool cancelled_ GUARDED_BY(mutex_) = false;
+  std::shared_ptr<TransferState> state_ GUARDED_BY(mutex_);
 };
 
 }  // namespace tensorbus::bus

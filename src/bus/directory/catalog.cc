@@ -182,6 +182,29 @@ Catalog Catalog::shelved(const std::string& batch, std::int64_t generation) cons
   return catalog;
 }
 
+std::vector<Content> Catalog::contents(const std::string& batch) const {
+  for (const std::int64_t generation : shelved_generations(batch)) {
+    std::map<std::string, Content> found;
+    std::int64_t missing = 1;  // of the side's ranks, if there were none
+    std::int64_t there = 0;
+    for (auto each = shelves_.lower_bound({batch, "", 0});
+         each != shelves_.end() && each->first.batch == batch; ++each) {
+      const Shelved& shelf = each->second;
+      if (shelf.generation != generation) continue;
+      missing = shelf.place->world_size - ++there;
+      for (const TensorRecord& tensor : shelf.member->tensors) {
+        const Shape& whole = tensor.global_shape ? *tensor.global_shape : tensor.shape;
+        found.try_emplace(tensor.name, Content{tensor.name, tensor.dtype, whole});
+      }
+    }
+    if (missing > 0) continue;
+    std::vector<Content> contents;
+    for (auto& [name, content] : found) contents.push_back(std::move(content));
+    return contents;
+  }
+  return {};
+}
+
 std::optional<std::string> Catalog::raw_generation(const GenerationKey& key) const {
   const auto found = generations_.find(key);
   if (found == generations_.end()) return std::nullopt;

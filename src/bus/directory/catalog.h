@@ -45,6 +45,9 @@ class Catalog {
   // fill them, or did: as a catalog of their own.
   std::vector<std::int64_t> shelved_generations(const std::string& batch) const;
   Catalog shelved(const std::string& batch, std::int64_t generation) const;
+  // The whole tensors that a side publishes, by name: of the last generation whose shelves are all
+  // there; empty: there is none.
+  std::vector<Content> contents(const std::string& batch) const;
   // As it lies in the store, to compare with.
   std::optional<std::string> raw_generation(const GenerationKey& key) const;
 

@@ -124,7 +124,7 @@ struct CallerKey {
   std::int64_t id = 0;
   friend auto operator<=>(const CallerKey&, const CallerKey&) = default;
 };
-// The version that a rank last sent or has read, under this registration. Leased.
+// The version that a reader had last read under this registration when it lost its senders. Leased.
 struct VersionRecord {
   std::uint64_t registration = 0;
   std::int64_t version = 0;

@@ -49,7 +49,7 @@ BatchMember batch_member() {
 Generation generation() { return {7, {{0, {1, 2}}, {5, {3, 4}}}, true, 5, "rank 5 is gone", 2, 3}; }
 
 std::vector<AgentMessage> messages() {
-  return {{1, 2, 3, Subscribe{"b", {"p", "train"}, 4, "infer", 5, 6, {0, 7}}},
+  return {{1, 2, 3, Subscribe{"b", {"p", "train"}, 4, "infer", 5, 6, {0, 7}, 8}},
           {2, 2, 3, Join{}},
           {3, 2, 3, Start{9}},
           {4, 2, 3, Leave{}},
@@ -60,9 +60,12 @@ std::vector<AgentMessage> messages() {
           {9, 2, 3, Over{16, Mark::conflict, "both"}},
           {10, 2, 3, Sums{17, 18, {0, ~std::uint64_t{0}}}},
           {11, 2, 3, Moved{19, 20}},
-          {12, 2, 3, Follow{"b", {"p", "train"}}},
+          {12, 2, 3, Follow{"b", {"p", "train"}, 2, 9}},
           {13, 2, 3, Begun{21}},
-          {14, 2, 3, Ended{22, {{0, ReaderOutcome::read}, {9, ReaderOutcome::lost}}}}};
+          {14, 2, 3, Ended{22, {{0, ReaderOutcome::read}, {9, ReaderOutcome::lost}}}},
+          {15, 2, 3, Sent{23}},
+          {16, 2, 3, AskVersions{}},
+          {17, 2, 3, KnownVersions{{{"train", {{0, 23}}}, {"infer", {{4, 22}, {9, 0}}}}}}};
 }
 
 // Whatever is cut off or changed is refused or read as something else; nothing worse happens.
@@ -179,6 +182,29 @@ TEST(Catalog, KnowsTheVersionsOfRanksThatAreThere) {
   catalog.apply({to_text(VersionKey{key}), std::nullopt});
   catalog.apply({to_text(key), std::nullopt});
   EXPECT_EQ(catalog.versions("b"), Versions{});
+}
+
+TEST(Catalog, ContentsAreThoseOfTheLastGenerationWhoseShelvesAreAllThere) {
+  Catalog catalog;
+  const auto show = [&](Rank rank, std::int64_t generation, std::vector<TensorRecord> tensors) {
+    ShelfRecord record{generation, pair_member(), batch_member()};
+    record.place.world_size = 2;
+    record.member.tensors = std::move(tensors);
+    catalog.apply({to_text(ShelfKey{{"b", "train", rank}}), encode(record)});
+  };
+  const TensorRecord part{0, "part", Dtype::bfloat16, {2, 3}, Shape{4, 3}, {}, Shape{2, 0}};
+  const TensorRecord whole{0, "whole", Dtype::float32, {5}, {}};
+  show(0, 1, {part});
+  EXPECT_TRUE(catalog.contents("b").empty()) << "rank 1 may have more";
+  show(1, 1, {part, whole});
+  const std::vector<Content> first{{"part", Dtype::bfloat16, {4, 3}},
+                                   {"whole", Dtype::float32, {5}}};
+  EXPECT_EQ(catalog.contents("b"), first);
+  show(0, 2, {whole});
+  EXPECT_TRUE(catalog.contents("b").empty()) << "half of each";
+  show(1, 2, {whole});
+  EXPECT_EQ(catalog.contents("b"), std::vector<Content>({first[1]}));
+  EXPECT_TRUE(catalog.contents("other").empty());
 }
 
 TEST(Catalog, ARecordThatCannotBeReadIsAsGoodAsAbsent) {

@@ -1,7 +1,6 @@
 #include "tensorbus/bus.h"
 
-#include "bus/client/client.h"
-#include "bus/host/embedded.h"
+#include "bus/host/bus_impl.h"
 #include "tensorbus/plan.h"
 
 namespace tensorbus {
@@ -18,35 +17,30 @@ bus::EmbeddedOptions embedded_options(const BusOptions& options) {
   return embedded;
 }
 
-ReadBy read_by(bus::ReaderOutcome outcome) {
+}  // namespace
+
+namespace bus {
+
+ReadBy read_by(ReaderOutcome outcome) {
   switch (outcome) {
-    case bus::ReaderOutcome::read:
+    case ReaderOutcome::read:
       return ReadBy::read;
-    case bus::ReaderOutcome::lost:
+    case ReaderOutcome::lost:
       return ReadBy::lost;
-    case bus::ReaderOutcome::failed:
+    case ReaderOutcome::failed:
       break;
   }
   return ReadBy::failed;
 }
 
-TransferResult result_of(const bus::Outcome& outcome) {
+TransferResult result_of(const Outcome& outcome) {
   TransferResult result;
   result.round = outcome.round;
   for (const auto& [rank, how] : outcome.readers) result.readers[rank] = read_by(how);
   return result;
 }
 
-}  // namespace
-
-struct Bus::Impl {
-  Impl(std::shared_ptr<Store> store, const BusOptions& options)
-      : agent(std::move(store), embedded_options(options), options.deadline),
-        client(agent.connect(), agent.pool(), agent.crew()) {}
-
-  bus::Embedded agent;
-  bus::Client client;
-};
+}  // namespace bus
 
 struct BusBatch::Impl {
   std::shared_ptr<Bus::Impl> bus;
@@ -60,10 +54,10 @@ struct BusBatch::Impl {
   TransferResult transfer(bus::Direction direction, Deadline deadline) {
     if (!open) throw Error(Code::invalid_argument, "batch \"" + batch + "\" was closed");
     try {
-      return result_of(
+      return bus::result_of(
           bus->client.transfer(batch, direction, role, views, true, deadline)->wait(deadline));
     } catch (const bus::CommandError& error) {
-      throw TransferError(error.status(), result_of(error.outcome()));
+      throw TransferError(error.status(), bus::result_of(error.outcome()));
     }
   }
 };
@@ -106,7 +100,8 @@ Bus::Bus(const std::string& store, const BusOptions& options)
     : Bus(connect(StoreUrl::parse(store), {options.deadline, std::nullopt}), options) {}
 
 Bus::Bus(std::shared_ptr<Store> store, const BusOptions& options)
-    : impl_(std::make_shared<Impl>(std::move(store), options)) {}
+    : impl_(std::make_shared<Impl>(std::move(store), embedded_options(options), options.deadline)) {
+}
 
 Bus::~Bus() = default;
 

@@ -27,10 +27,11 @@ void OwnRegistration::show_record() const {
   context.directory.publish(to_text(key), encode(record));
 }
 
-void OwnRegistration::show_version(std::int64_t version) {
-  shown_version = version;
+void OwnRegistration::show_version() {
+  if (!moved_version) return;
+  shown_version = moved_version;
   context.directory.publish(to_text(VersionKey{key}),
-                            encode(VersionRecord{record.registration, version}));
+                            encode(VersionRecord{record.registration, *shown_version}));
 }
 
 void OwnRegistration::complete(CommandId id, Outcome outcome) const {

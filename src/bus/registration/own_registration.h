@@ -27,7 +27,8 @@ struct OwnRegistration {
   Membership membership{};
   Status ended{};                               // why its generation has ended, if it has
   std::string missing{};                        // what registering waits for; for messages
-  std::optional<std::int64_t> shown_version{};  // in the store
+  std::optional<std::int64_t> moved_version{};  // that it has sent or read since it registered
+  std::optional<std::int64_t> shown_version{};  // of these, in the store
 
   bool versioned() const noexcept { return record.versioned.has_value(); }
   // Versions are published and pulled, and there are no rounds.
@@ -45,7 +46,12 @@ struct OwnRegistration {
     return bus::ordered(order, loan->tensors());
   }
   void show_record() const;
-  void show_version(std::int64_t version);
+  // 0: none yet.
+  std::int64_t last_version() const noexcept {
+    return moved_version.value_or(record.versioned ? record.versioned->last : 0);
+  }
+  // What the next senders go on from, if all that there were are gone.
+  void show_version();
 
   void complete(CommandId id, Outcome outcome) const;
   void answer(CommandId id, Status status = {}) const;

@@ -60,8 +60,9 @@ void Herald::step() {
   if (retry_at_ <= context_.now) follow();
 }
 
-void Herald::add_follower(const PeerConnectionPtr& connection, std::uint64_t serial, Rank rank) {
-  followers_.push_back({connection, serial, rank});
+void Herald::add_follower(const PeerConnectionPtr& connection, std::uint64_t serial,
+                          const Follow& wish) {
+  followers_.push_back({connection, serial, wish.rank, wish.version});
   if (begun_ != 0) context_.connections.send(*connection, generation_, serial, Begun{begun_});
   if (ended_.round != 0) context_.connections.send(*connection, generation_, serial, ended_);
   // In any case: what the follower told before it was one was dropped, and is told again then.
@@ -105,7 +106,14 @@ void Herald::on_message(const PeerConnectionPtr& connection, const AgentMessage&
                    if (common.version >= common_.version) common_ = common;
                    if (!std::exchange(answered_, true)) tell_completed();
                  },
-                 [](const Follow&) {},  // the batch answers it
+                 [&](const Sent& sent) {
+                   for (Follower& each : followers_) {
+                     if (each.connection == connection && each.serial == message.serial) {
+                       each.sent = sent.version;
+                     }
+                   }
+                 },
+                 [](const OneOf<Follow, KnownVersions> auto&) {},  // the batch sees to them
                  // Nothing that passes between senders.
                  [](const ToSource auto&) {},
                  [](const ToReader auto&) {},
@@ -114,6 +122,24 @@ void Herald::on_message(const PeerConnectionPtr& connection, const AgentMessage&
                  [](const OneOf<Subscribe, Leave, Hold> auto&) {},
              },
              message.body);
+}
+
+void Herald::note_sent(std::int64_t version) {
+  wish_.version = version;
+  if (connection_ == nullptr || !asked_) return;
+  context_.connections.send(*connection_, generation_, serial_, Sent{version});
+}
+
+std::map<Rank, std::int64_t> Herald::sent_versions() const {
+  std::map<Rank, std::int64_t> versions;
+  for (const Follower& each : followers_) versions[each.rank] = each.sent;
+  return versions;
+}
+
+bool Herald::ask_versions() {
+  if (connection_ == nullptr || !asked_) return false;
+  context_.connections.send(*connection_, generation_, serial_, AskVersions{});
+  return true;
 }
 
 void Herald::note_complete(std::vector<std::int64_t> versions) {

@@ -25,10 +25,15 @@ class Herald {
   Rank first() const noexcept { return first_; }
 
   // The first sender tells its followers; a follower that comes late is told what it has missed.
-  void add_follower(const PeerConnectionPtr& connection, std::uint64_t serial, Rank rank);
+  void add_follower(const PeerConnectionPtr& connection, std::uint64_t serial, const Follow& wish);
   void tell_begun(std::int64_t round);
   void tell_ended(std::int64_t round, std::map<Rank, ReaderOutcome> readers);
   std::int64_t last_ended() const noexcept { return ended_.round; }
+  // This sender has begun a round of this version; and what the first sender has heard of others.
+  void note_sent(std::int64_t version);
+  std::map<Rank, std::int64_t> sent_versions() const;
+  // A follower asks what the first sender knows of all ranks. False: the first is not connected.
+  bool ask_versions();
 
   // Whether the first sender says this to a follower, or a follower to the first.
   bool knows(const PeerConnectionPtr& connection, std::uint64_t serial) const noexcept;
@@ -60,6 +65,7 @@ class Herald {
     PeerConnectionPtr connection;
     std::uint64_t serial = 0;
     Rank rank = 0;
+    std::int64_t sent = 0;  // version
   };
 
   void follow();
@@ -72,7 +78,7 @@ class Herald {
   bool is_doomed(std::int64_t version) const;
 
   Context& context_;
-  const Follow wish_;
+  Follow wish_;
   const std::int64_t generation_;
   const Rank first_;
   const std::optional<fabric::Address> address_;

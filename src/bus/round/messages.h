@@ -40,6 +40,7 @@ struct Subscribe {
   std::uint64_t fingerprint = 0;
   // Which of the reader's streams those from this source are, in their order.
   std::vector<std::int64_t> streams;
+  std::int64_t version = 0;  // that the reader last read; 0: none
   friend bool operator==(const Subscribe&, const Subscribe&) = default;
 };
 template <typename Archive>
@@ -55,6 +56,7 @@ void fields(Archive& a, Subscribe& m) {
     a.require(stream >= 0 && stream < static_cast<std::int64_t>(most_streams),
               "there is no such stream");
   }
+  a("version", m.version);
 }
 struct Join {
   friend bool operator==(const Join&, const Join&) = default;
@@ -164,7 +166,8 @@ void fields(Archive& a, Over& m) {
 struct Follow {
   std::string batch;
   End group;
-  Rank rank = 0;  // who follows
+  Rank rank = 0;             // who follows
+  std::int64_t version = 0;  // that this sender last sent; 0: none
   friend bool operator==(const Follow&, const Follow&) = default;
 };
 template <typename Archive>
@@ -172,6 +175,16 @@ void fields(Archive& a, Follow& m) {
   a("batch", m.batch);
   a("group", m.group);
   a.natural("rank", m.rank);
+  a("version", m.version);
+}
+// From a sender to the first one of its side: the version of the round that it has begun.
+struct Sent {
+  std::int64_t version = 0;
+  friend bool operator==(const Sent&, const Sent&) = default;
+};
+template <typename Archive>
+void fields(Archive& a, Sent& m) {
+  a("version", m.version);
 }
 struct Begun {
   std::int64_t round = 0;
@@ -377,28 +390,44 @@ void fields(Archive& a, Waits& m) {
   a.list("pulls", m.pulls, most_named);
   a.list("reads", m.reads, most_named);
 }
+// From a reader, or another sender, to the first sender, which has every reader as a subscriber;
+// and what that answers: which version each rank has sent or read. Asked when a worker asks.
+struct AskVersions {
+  friend bool operator==(const AskVersions&, const AskVersions&) = default;
+};
+template <typename Archive>
+void fields(Archive&, AskVersions&) {}
+struct KnownVersions {
+  Versions versions;
+  friend bool operator==(const KnownVersions&, const KnownVersions&) = default;
+};
+template <typename Archive>
+void fields(Archive& a, KnownVersions& m) {
+  a("versions", m.versions);
+}
 
 using MessageBody =
     std::variant<Subscribe, Join, Start, Leave, Look, Subscribed, Joined, Offer, Over, Sums, Moved,
                  Follow, Begun, Ended, Shelved, Published, Finished, Hold, Held, Completed, Common,
-                 Propose, Choose, Vote, Decide, GiveUp, Waits>;
+                 Sent, AskVersions, KnownVersions, Propose, Choose, Vote, Decide, GiveUp, Waits>;
 
-constexpr std::array<std::string_view, 27> kinds_of(const MessageBody*) {
-  return {"subscribe", "join",      "start",    "leave",  "look",    "subscribed", "joined",
-          "offer",     "over",      "sums",     "moved",  "follow",  "begun",      "ended",
-          "shelved",   "published", "finished", "hold",   "held",    "completed",  "common",
-          "propose",   "choose",    "vote",     "decide", "give up", "waits"};
+constexpr std::array<std::string_view, 30> kinds_of(const MessageBody*) {
+  return {"subscribe", "join",      "start",   "leave",     "look",         "subscribed",
+          "joined",    "offer",     "over",    "sums",      "moved",        "follow",
+          "begun",     "ended",     "shelved", "published", "finished",     "hold",
+          "held",      "completed", "common",  "sent",      "ask_versions", "known_versions",
+          "propose",   "choose",    "vote",    "decide",    "give up",      "waits"};
 }
 
 // Who says what to whom, for those who take some kinds of messages only.
 template <typename T>
-concept ToSource = OneOf<T, Join, Start, Look, Moved>;
+concept ToSource = OneOf<T, Join, Start, Look, Moved, AskVersions>;
 template <typename T>
 concept ToReader = OneOf<T, Subscribed, Joined, Offer, Sums, Over>;
 template <typename T>
 concept ToPuller = OneOf<T, Shelved, Published, Finished, Held>;
 template <typename T>
-concept AmongSenders = OneOf<T, Follow, Begun, Ended, Completed, Common>;
+concept AmongSenders = OneOf<T, Follow, Begun, Ended, Completed, Common, Sent, KnownVersions>;
 template <typename T>
 concept AmongPullers = OneOf<T, Propose, Choose, Vote, Decide, GiveUp, Waits>;
 

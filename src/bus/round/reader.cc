@@ -16,7 +16,7 @@ constexpr std::uint64_t serial_mask = ~std::uint64_t{0xFFFF};
 }  // namespace
 
 Subscribe JoinPlan::wish(Rank reader, Rank source) const {
-  Subscribe wish{batch, group, reader, side, registration, fingerprint, {}};
+  Subscribe wish{batch, group, reader, side, registration, fingerprint, {}, version};
   for (std::size_t at = 0; at < streams.size(); ++at) {
     const auto& ranks = streams[at].source.ranks;
     if (std::ranges::find(ranks, source) == ranks.end()) continue;
@@ -74,6 +74,13 @@ void Reader::ask(Rank rank, SourceEnd& source) {
              rank, plan_.batch, plan_.generation);
   context_.connections.send(*source.connection, plan_.generation, serial_,
                             plan_.wish(context_.rank, rank));
+}
+
+bool Reader::ask_versions(Rank rank) {
+  const auto found = sources_.find(rank);
+  if (!started() || found == sources_.end()) return false;
+  context_.connections.send(*found->second.connection, plan_.generation, serial_, AskVersions{});
+  return true;
 }
 
 void Reader::fail_joining(const std::string& why) {

@@ -25,6 +25,7 @@ struct JoinPlan {
   std::string side;  // of the reader's registration
   std::uint64_t registration = 0;
   std::uint64_t fingerprint = 0;
+  std::int64_t version = 0;  // that this reader last read
   std::vector<plan::Stream> streams;
   std::map<Rank, fabric::Address> sources;
   std::vector<TensorView> targets;                         // in the senders' order
@@ -115,6 +116,8 @@ class Reader : public std::enable_shared_from_this<Reader> {
   bool published(std::optional<std::int64_t> round) const;
   // The sources that have not offered that round: a recv waits for them.
   std::vector<Rank> awaited(std::optional<std::int64_t> round = std::nullopt) const;
+  // Asks a source which versions all ranks have. False: this reader has not joined it.
+  bool ask_versions(Rank rank);
   // The sources that are sending to this reader now, and which round.
   std::map<Rank, std::int64_t> offering() const;
   // Marks the round of a source: this rank and the source are both sending. Nothing happens if the

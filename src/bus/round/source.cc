@@ -62,8 +62,9 @@ void Source::on_message(const PeerConnectionPtr& connection, const AgentMessage&
                    subscription.moved = std::min(moved.bytes, subscription.bytes);
                  },
                  [&](const Leave&) { end_subscription(message.serial, "the reader left", false); },
-                 [](const Look&) {},       // whoever asks finished() looks
-                 [](const Subscribe&) {},  // the batch answers it
+                 [](const Look&) {},         // whoever asks finished() looks
+                 [](const AskVersions&) {},  // the batch answers it
+                 [](const Subscribe&) {},    // so it does this
                  // Nothing that a source is told.
                  [](const ToReader auto&) {},
                  [](const ToPuller auto&) {},
@@ -157,7 +158,7 @@ void Source::send_sums(const Subscription& subscription, std::uint64_t serial) {
 }
 
 void Source::open(std::int64_t round, std::uint64_t ticket, std::int64_t version) {
-  open_ = Open{round, {}};
+  open_ = Open{round, version, {}};
   bytes_read_ = 0;
   context_.at(Step::offered);
   highest_opened_ = round;
@@ -222,6 +223,19 @@ std::set<Rank> Source::unread() const {
     }
   }
   return ranks;
+}
+
+std::map<Rank, std::int64_t> Source::read_now() const {
+  std::map<Rank, std::int64_t> read;
+  if (!open_) return read;
+  for (const auto& [rank, ending] : open_->endings) {
+    if (ending.word.mark == Mark::read) read[rank] = open_->version;
+  }
+  for (const auto& [serial, subscription] : subscriptions_) {
+    if (!subscription.in_round || word_of(subscription).mark != Mark::read) continue;
+    read[subscription.reader] = open_->version;
+  }
+  return read;
 }
 
 void Source::revoke(const std::string& why) {

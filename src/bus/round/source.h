@@ -62,6 +62,8 @@ class Source {
   std::int64_t bytes_total() const noexcept;
   // The readers that have not read yet.
   std::set<Rank> unread() const;
+  // Who has read the open round already, with its version.
+  std::map<Rank, std::int64_t> read_now() const;
   // Takes the open round back from the readers that have not read it.
   void revoke(const std::string& why);
   // The reader is sending to this source, which sends to the reader: true if the reader had not
@@ -92,6 +94,7 @@ class Source {
   };
   struct Open {
     std::int64_t round = 0;
+    std::int64_t version = 0;
     std::map<Rank, Ending> endings;
   };
 

@@ -128,7 +128,7 @@ void Shelf::serve(const PeerConnectionPtr& connection, std::uint64_t serial, con
 
 void Shelf::follow(const PeerConnectionPtr& connection, const AgentMessage& message) {
   if (!herald_.is_first()) return;
-  herald_.add_follower(connection, message.serial, std::get<Follow>(message.body).rank);
+  herald_.add_follower(connection, message.serial, std::get<Follow>(message.body));
 }
 
 void Shelf::on_message(const PeerConnectionPtr& connection, const AgentMessage& message) {

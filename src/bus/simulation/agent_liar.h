@@ -80,6 +80,7 @@ class LiedTo {
         Shelve{"lied to", std::nullopt, 2},
         Pull{"lied to", std::nullopt, std::nullopt, 1},
         QueryNewest{"lied to", std::nullopt},
+        QueryContents{"lied to"},
         CloseBatch{"lied to", again.registration}};
     const std::string bytes = encode(commands[dice_.byte() % commands.size()]);
     try {

@@ -274,7 +274,7 @@ class SocketConnection final : public Connection,
     } else {
       commands_.erase(entry->sequence);
     }
-    if (why.code() == Code::interrupted) throw why;
+    if (why.code() == Code::interrupted || why.code() == Code::cancelled) throw why;
     lock.unlock();
     throw unreachable(agent_pid() > 0
                           ? fmt::format("process {} has accepted nothing in time", agent_pid())

@@ -156,7 +156,8 @@ def main(folder: str) -> int:
     checks = Checks()
     servers, values, job = scene.Servers(), scene.Values(), scene.Job()
     with scene.endpoints() as endpoints:
-        parts: list[Any] = [servers, values, job, endpoints, scene.Buses(folder)]
+        buses = [scene.Buses(folder), scene.Links()]
+        parts: list[Any] = [servers, values, job, endpoints, *buses]
         stores = [scene.Stores("memory://house"), scene.Stores(servers.server.url)]
         calls: dict[str, Any] = {}
         for part in [*parts, *stores]:

@@ -179,7 +179,6 @@ class Values:
             ),
             "empty": lambda: ([([4], "float32", True)],),
             "is_pooled": lambda: (torch.ones(2),),
-            "copy_into": lambda: ([torch.ones(2)], [torch.ones(2)]),
             "pool_use": lambda: (),
             "trim_pool": lambda: (),
             "semaphore_name": lambda: ("type", "context"),
@@ -320,12 +319,10 @@ class Buses:
 
     @staticmethod
     def register(client: Any, tensor: torch.Tensor) -> None:
-        client.register_tensors(
-            "batch", [tensor], [("pair", "")], [None], None, None, "off", [], [], [], None, SOON
-        )
+        client.register_tensors("batch", [tensor], [("pair", "")], [None], None, None, "off", SOON)
 
     def send(self) -> Any:
-        return self.left.transfer("batch", True, None, self.tensors, False, None, None)
+        return self.left.transfer("batch", True, None, self.tensors, False, None)
 
     def over(self) -> Any:
         """A transfer that has ended."""
@@ -362,26 +359,11 @@ class Buses:
                 left, "pair", "a", "b", 1, None, [], None, False, SOON,
             ),
             "BusClient.register_tensors": lambda: (
-                left, "other", [self.tensor], [("none", "")], [None], None, None, "off", [], [],
-                [], None, 0.0,
+                left, "other", [self.tensor], [("none", "")], [None], None, None, "off", 0.0,
             ),
-            "BusClient.refuse": lambda: (left, "other", "a", "none", True, "why", SOON),
-            "BusClient.transfer": lambda: (
-                left, "batch", True, None, self.tensors, True, None, 0.0,
-            ),
-            "BusClient.replace": lambda: (left, "batch", None, self.tensors, 0.0),
-            "BusClient.moved": lambda: (left, "batch", None, self.tensors),
+            "BusClient.transfer": lambda: (left, "batch", True, None, self.tensors, True, 0.0),
             "BusClient.rank": lambda: (left,),
             "BusClient.copy_threads": lambda: (left,),
-            "BusClient.copy_into": lambda: (left, [torch.ones(2)], [torch.ones(2)]),
-            "BusClient.publish": lambda: (
-                left, "batch", None, self.tensors, None, 0.0, False, 0.0,
-            ),
-            "BusClient.pull": lambda: (
-                left, "batch", None, self.tensors, None, None, True, True, 0.0,
-            ),
-            "BusClient.newest": lambda: (left, "batch", None, SOON),
-            "BusClient.versions": lambda: (left, "batch", None, SOON),
             "BusClient.query_signal": lambda: (left, "batch", False, None, None, SOON),
             "BusClient.close_batch": lambda: (left, "none", 0, SOON),
             "BusClient.drop_batch": lambda: (left, "none", 0),
@@ -425,6 +407,90 @@ class Buses:
             self.agent.run()
         finally:
             end.join()
+
+
+class Links:
+    """A link that has published a version, and one to a side that does not exist."""
+
+    def __init__(self) -> None:
+        store = _core.connect(_core.StoreUrl.parse("memory://links"), SOON)
+        self.client = _core.BusClient(store, 1, "house", "", (0, 0), SOON)
+        self.publisher = self.link("a", None)
+        self.alone = self.link("a", "b")
+        self.tensor = torch.ones(4)
+        self.tensors = _core.Tensors([self.tensor])
+        self.form = _core.LinkForm(["w"], [None], [None], [None])
+        call = self.publisher.begin("x", True, True)
+        self.publisher.publish(
+            call, self.form, self.tensors, None, 2, None, 0.0, False, SOON,
+        )  # fmt: skip
+        # Has its turn for good.
+        self.first = self.alone.begin("taken", True, False)
+
+    def link(self, local: str, remote: str | None) -> Any:
+        return _core.BusLink(self.client, local, remote, 1, "off")
+
+    def call(self, *, shelf: bool = False, send: bool = True) -> Any:
+        return self.alone.begin("x", send, shelf)
+
+    def calls(self) -> dict[str, Arguments]:
+        alone, publisher, form, tensors = self.alone, self.publisher, self.form, self.tensors
+        held = [self.tensor]
+        return {
+            "LinkForm.__init__": lambda: (["w"], [None], [([1], [], [0], 0)], [None]),
+            "LinkCall.cancel": lambda: (self.call(),),
+            "LinkCall.progress": lambda: (self.first,),
+            "LinkCall.staged": lambda: (self.first,),
+            "LinkCall.wait_until_staged": lambda: (self.first, 0.0),
+            "LinkCall.readers": lambda: (self.first,),
+            "LinkCall.places": lambda: (self.first,),
+            "LinkCall.leave": lambda: (self.call(),),
+            "~LinkCall": lambda: (self.call(),),
+            "BusLink.__init__": lambda: (self.client, "a", "b", 1, "off"),
+            "~BusLink": lambda: (self.link("a", "b"),),
+            "BusLink.begin": lambda: (alone, "y", True, False),
+            "BusLink.take_turn": lambda: (alone, self.call(), SOON),
+            "BusLink.refuse": lambda: (alone, self.call(), "why", SOON),
+            "BusLink.send": lambda: (
+                alone, self.call(), form, tensors, held, None, 0.0, False, 0,
+            ),
+            "BusLink.recv": lambda: (
+                alone, self.call(send=False), form, tensors, held, None, 0.0, False,
+            ),
+            "BusLink.publish": lambda: (
+                publisher, publisher.begin("x", True, True), form, tensors, None, 2, None, 0.0,
+                False, SOON,
+            ),
+            "BusLink.pull": lambda: (
+                alone, self.call(shelf=True, send=False), form, tensors, held, None, None, True,
+                0.0, False,
+            ),
+            "BusLink.newest": lambda: (publisher, "x", SOON),
+            "BusLink.versions": lambda: (publisher, "x", SOON),
+            "BusLink.contents": lambda: (publisher, "x", SOON),
+            "BusLink.last_send": lambda: (alone, "x"),
+            "BusLink.registration": lambda: (alone, "x", True),
+            "BusLink.is_busy": lambda: (alone, "taken", True),
+            "BusLink.give_place": lambda: (alone, "x", tensors, True),
+            "BusLink.close": lambda: (self.link("c", "d"), SOON),
+        }  # fmt: skip
+
+    def blocks(self) -> dict[str, Callable[[], object]]:
+        alone, form, tensors, held = self.alone, self.form, self.tensors, [self.tensor]
+        return {
+            "LinkCall.wait_until_staged": lambda: self.first.wait_until_staged(BLOCKED),
+            "BusLink.take_turn": lambda: alone.take_turn(
+                alone.begin("taken", True, False), BLOCKED
+            ),
+            "BusLink.send": lambda: alone.send(
+                self.call(), form, tensors, held, None, BLOCKED, False, 0
+            ),
+            "BusLink.pull": lambda: alone.pull(
+                self.call(shelf=True, send=False), form, tensors, held, None, None, True, BLOCKED,
+                False,
+            ),
+            "BusLink.contents": lambda: alone.contents("nothing", BLOCKED),
+        }  # fmt: skip
 
 
 class Job:

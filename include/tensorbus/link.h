@@ -1,0 +1,201 @@
+// Model weights by name and version, from the ranks of one side to those of others that hold them
+// differently. See docs/weights.md and examples/link.cc.
+//
+// A link is made by Bus::link(). The first call for a name waits for the other ranks and plans;
+// later ones reuse the plan while names, types, shapes and what tensors hold stay the same. Calls
+// for a name and direction take turns.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <map>
+#include <memory>
+#include <optional>
+#include <span>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "tensorbus/bus.h"
+#include "tensorbus/deadline.h"
+#include "tensorbus/dtype.h"
+#include "tensorbus/layout.h"
+#include "tensorbus/status.h"
+
+#pragma GCC visibility push(default)
+
+namespace tensorbus {
+
+struct LinkOptions {
+  std::int64_t world_size = 1;  // ranks of the local side
+};
+
+// Where the calling rank stands in a tensor's own layout.
+struct LinkLayout {
+  Shape mesh;
+  std::vector<Placement> placements;
+  Shape coordinate;
+  std::int64_t mesh_id = 0;  // ranks that say the same stand in one mesh
+};
+
+// A local tensor. Several boxes may share a name. Of a recv or pull the memory is lent until other
+// tensors are passed for the name, or the link is closed.
+struct LinkTensor {
+  std::string name;
+  void* data = nullptr;
+  Dtype dtype = Dtype::float32;
+  Shape shape{};
+  Shape strides{};  // in elements; empty: contiguous
+  // Of what whole it is the box that begins at `start`, or what `layout` says. Without them it is
+  // the whole.
+  std::optional<Shape> whole{};
+  std::optional<Shape> start{};
+  std::optional<LinkLayout> layout{};
+  // A box may reach beyond the whole: what lies there is set to this when it is received.
+  std::optional<double> pad{};
+};
+
+struct LinkSend {
+  std::optional<std::int64_t> version{};  // none: the last plus one
+  bool allow_lost = false;                // readers that are gone are passed over
+  std::int64_t min_readers = 0;           // fewer are waited for
+};
+struct LinkRecv {
+  std::optional<std::int64_t> version{};  // none: whatever comes next
+  bool subset = false;                    // senders may have tensors that this side does not take
+};
+struct LinkPublish {
+  std::optional<std::int64_t> version{};        // none: the last plus one
+  std::int64_t keep = 2;                        // versions on the shelf
+  std::optional<Dtype> dtype{};                 // that floating point is narrowed to
+  Duration patience = std::chrono::seconds(5);  // with readers that hold every slot
+  bool withdraw = false;  // the oldest slot from them after that, instead of waiting on
+};
+struct LinkPull {
+  std::optional<std::int64_t> version{};     // this one
+  std::optional<std::int64_t> newer_than{};  // or one above that; neither: the newest
+  bool together = true;                      // the same at all ranks of the side
+  bool subset = false;
+};
+
+// The version that was asked for was recycled or never published; ask for a newer one.
+class VersionGone : public Error {
+ public:
+  using Error::Error;
+};
+// Whoever published has closed: nothing newer comes.
+class EndOfStream : public Error {
+ public:
+  EndOfStream(const Status& status, std::int64_t version) : Error(status), version_(version) {}
+  std::int64_t version() const noexcept { return version_; }  // the last one
+
+ private:
+  std::int64_t version_;
+};
+
+// A whole tensor of what is published.
+struct WholeTensor {
+  std::string name;
+  Dtype dtype = Dtype::float32;
+  Shape shape{};
+};
+// One that was pulled, contiguous in memory of the bus' pool.
+struct PulledTensor {
+  std::string name;
+  Dtype dtype = Dtype::float32;
+  Shape shape{};
+  std::shared_ptr<std::byte> memory{};  // null if it has no elements
+};
+struct PulledTensors {
+  std::int64_t version = 0;
+  std::vector<PulledTensor> tensors;
+};
+
+// How a send ended at its readers.
+struct LinkSent {
+  std::int64_t version = 0;
+  std::map<Rank, ReadBy> readers;
+};
+
+// A call that runs. Dropping it cancels the call and waits until nobody touches its tensors.
+class LinkHandle {
+ public:
+  ~LinkHandle();
+  LinkHandle(LinkHandle&&) noexcept;
+  LinkHandle& operator=(LinkHandle&&) noexcept;
+
+  bool done() const;
+  // Until it is over; Error(timeout) cancels nothing. Does not throw its error.
+  void wait(Deadline deadline);
+  // The version, or its error.
+  std::int64_t result(Deadline deadline);
+  // result() throws Error(cancelled), unless it was over.
+  void cancel() noexcept;
+  // Bytes done and in all; (0, 0) before the first.
+  std::pair<std::int64_t, std::int64_t> progress() const;
+  // Of a send: until its tensors are the caller's again. Those in the pool are read where they are.
+  void wait_until_staged(Deadline deadline);
+  std::map<Rank, ReadBy> readers() const;
+
+ private:
+  friend class Link;
+  struct Impl;
+  explicit LinkHandle(std::unique_ptr<Impl> impl);
+  std::unique_ptr<Impl> impl_;
+};
+
+// Thread safe. Errors of sends that readers or senders are to blame for are TransferErrors.
+class Link {
+ public:
+  ~Link();
+  Link(Link&&) noexcept;
+  Link& operator=(Link&&) noexcept;
+
+  // Offers a version and returns it when every reader of every rank has read it. Tensors in the
+  // bus' pool are read where they are and stay there; others are copied first.
+  std::int64_t send(const std::string& name, std::span<const LinkTensor> tensors, Deadline deadline,
+                    const LinkSend& how = {});
+  // Fills the tensors with the next version that is sent.
+  std::int64_t recv(const std::string& name, std::span<const LinkTensor> tensors, Deadline deadline,
+                    const LinkRecv& how = {});
+  // Puts a copy of the tensors on the shelf as the next version. Waits for no reader.
+  std::int64_t publish(const std::string& name, std::span<const LinkTensor> tensors,
+                       Deadline deadline, const LinkPublish& how = {});
+  // Fills the tensors with a version that the other side has published, all of it or none.
+  // VersionGone, EndOfStream.
+  std::int64_t pull(const std::string& name, std::span<const LinkTensor> tensors, Deadline deadline,
+                    const LinkPull& how = {});
+  // The same while the caller goes on; the deadline is that of the call.
+  LinkHandle send_async(const std::string& name, std::span<const LinkTensor> tensors,
+                        Deadline deadline, const LinkSend& how = {});
+  LinkHandle pull_async(const std::string& name, std::span<const LinkTensor> tensors,
+                        Deadline deadline, const LinkPull& how = {});
+
+  // What the other side publishes, in the order of the names. Waits for the first version.
+  std::vector<WholeTensor> describe(const std::string& name, Deadline deadline);
+  // Pulls into new tensors, of all that describe() says or of these names.
+  PulledTensors pull_new(const std::string& name, Deadline deadline,
+                         const std::optional<std::vector<std::string>>& names = std::nullopt,
+                         LinkPull how = {});
+
+  // The newest version that a pull would find, or that this rank has published; 0: none.
+  std::int64_t newest(const std::string& name, Deadline deadline);
+  // Which version each rank of each side last sent or has read; a rank that is gone is not there.
+  std::map<std::string, std::map<Rank, std::int64_t>> versions(const std::string& name,
+                                                               Deadline deadline);
+  // Nothing: the name was not sent.
+  std::optional<LinkSent> last_send(const std::string& name) const;
+  // Frees what was registered; what other threads do with it fails. Of a publisher it is the end of
+  // its stream.
+  void close(Deadline deadline);
+
+ private:
+  friend class Bus;
+  struct Impl;
+  explicit Link(std::shared_ptr<Impl> impl);
+  std::shared_ptr<Impl> impl_;
+};
+
+}  // namespace tensorbus
+
+#pragma GCC visibility pop

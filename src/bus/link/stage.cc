@@ -1,0 +1,93 @@
+#include "bus/link/stage.h"
+
+#include <algorithm>
+
+#include "copy/redistribute.h"
+#include "tensorbus/plan.h"
+
+namespace tensorbus::bus {
+namespace {
+
+constexpr std::size_t alignment = 64;
+
+Shape copied(std::span<const std::int64_t> extents) { return {extents.begin(), extents.end()}; }
+
+std::size_t dense_bytes(const TensorView& tensor) {
+  return item_bytes(tensor.dtype) * static_cast<std::size_t>(element_count(copied(tensor.shape)));
+}
+
+std::size_t rounded_up(std::size_t bytes) {
+  return (bytes + alignment - 1) / alignment * alignment;
+}
+
+bool is_like(const TensorView& tensor, const TensorForm& form) {
+  return tensor.dtype == form.dtype && std::ranges::equal(tensor.shape, form.shape);
+}
+
+}  // namespace
+
+std::vector<PooledPlace> allocate_places(fabric::Pool& pool, std::span<const TensorView> like) {
+  std::size_t total = 0;
+  for (const TensorView& tensor : like) total += rounded_up(dense_bytes(tensor));
+  const std::shared_ptr<std::byte> block = total == 0 ? nullptr : pool.allocate(total);
+  std::vector<PooledPlace> places;
+  std::byte* at = block.get();
+  for (const TensorView& tensor : like) {
+    const std::size_t bytes = dense_bytes(tensor);
+    const Shape shape = copied(tensor.shape);
+    places.push_back({bytes == 0 ? nullptr : std::shared_ptr<std::byte>(block, at),
+                      {tensor.dtype, shape, plan::contiguous_strides(shape)}});
+    at += rounded_up(bytes);
+  }
+  return places;
+}
+
+Stage::Stage(std::span<const TensorView> tensors, fabric::Pool& pool) {
+  std::vector<std::size_t> staged;
+  std::vector<TensorView> like;
+  for (std::size_t i = 0; i < tensors.size(); ++i) {
+    if (tensors[i].data != nullptr && pool.find(tensors[i].data, 1)) continue;
+    staged.push_back(i);
+    like.push_back(tensors[i]);
+  }
+  std::vector<PooledPlace> places = allocate_places(pool, like);
+  for (std::size_t i = 0; i < staged.size(); ++i) {
+    if (places[i].memory != nullptr) block_ = places[i].memory;
+    places_[staged[i]] = {std::move(places[i]), like[i].data, copied(like[i].strides)};
+  }
+}
+
+std::vector<TensorView> Stage::placed(std::span<const TensorView> tensors) const {
+  std::vector<TensorView> views(tensors.begin(), tensors.end());
+  for (const auto& [index, each] : places_) views[index] = each.place.view();
+  return views;
+}
+
+std::vector<std::size_t> Stage::indices() const {
+  std::vector<std::size_t> indices;
+  for (const auto& [index, place] : places_) indices.push_back(index);
+  return indices;
+}
+
+void Stage::fill(std::span<const TensorView> tensors, copy::Crew& crew) const {
+  std::vector<TensorView> from;
+  std::vector<TensorView> to;
+  for (const auto& [index, each] : places_) {
+    from.push_back(tensors[index]);
+    to.push_back(each.place.view());
+  }
+  copy::copy_each(from, to, crew);
+}
+
+std::optional<PooledPlace> Stage::give(const TensorView& tensor) {
+  const auto found = std::ranges::find_if(places_, [&](const auto& entry) {
+    const Place& each = entry.second;
+    return each.data == tensor.data && is_like(tensor, each.place.form) &&
+           std::ranges::equal(each.strides, tensor.strides);
+  });
+  if (found == places_.end()) return std::nullopt;
+  copy::copy_tensor(tensor, found->second.place.view());
+  return places_.extract(found).mapped().place;
+}
+
+}  // namespace tensorbus::bus

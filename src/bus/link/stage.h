@@ -1,0 +1,55 @@
+// Memory for copies of tensors that other processes cannot map as they are.
+#pragma once
+
+#include <map>
+#include <memory>
+#include <optional>
+#include <span>
+#include <vector>
+
+#include "copy/crew.h"
+#include "fabric/core/pool.h"
+#include "tensor/view.h"
+
+namespace tensorbus::bus {
+
+// Memory of the pool in the form of a tensor.
+struct PooledPlace {
+  std::shared_ptr<std::byte> memory;  // null if it has no elements
+  TensorForm form;
+
+  TensorView view() const { return {memory.get(), form.dtype, form.shape, form.strides}; }
+};
+
+// Dense places side by side in one block, which goes back as one.
+std::vector<PooledPlace> allocate_places(fabric::Pool& pool, std::span<const TensorView> like);
+
+// Places for those of a registration's tensors that are not in the pool.
+class Stage {
+ public:
+  Stage(std::span<const TensorView> tensors, fabric::Pool& pool);
+
+  // What the agent knows: the places, and the tensors that need none.
+  std::vector<TensorView> placed(std::span<const TensorView> tensors) const;
+  // Copies what has a place, with the threads of the crew.
+  void fill(std::span<const TensorView> tensors, copy::Crew& crew) const;
+  std::size_t size() const noexcept { return places_.size(); }
+  // Of which tensors.
+  std::vector<std::size_t> indices() const;
+  std::shared_ptr<const void> memory() const { return block_; }
+  // The place of a tensor that is where it was, with its contents: from now on the place is the
+  // tensor and no copy of it.
+  std::optional<PooledPlace> give(const TensorView& tensor);
+
+ private:
+  struct Place {
+    PooledPlace place;
+    const std::byte* data = nullptr;  // of the tensor, when the stage was made
+    Shape strides;
+  };
+
+  std::map<std::size_t, Place> places_;  // by the tensor's position
+  std::shared_ptr<std::byte> block_;
+};
+
+}  // namespace tensorbus::bus

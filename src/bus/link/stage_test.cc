@@ -1,0 +1,69 @@
+#include "bus/link/stage.h"
+
+#include <gtest/gtest.h>
+
+#include <cstring>
+
+#include "bus/link/padding.h"
+
+namespace tensorbus::bus {
+namespace {
+
+const Shape square{2, 2};
+const Shape dense{2, 1};
+const Shape transposed{1, 2};
+
+TensorView view_of(float* data, const Shape& strides) {
+  return {reinterpret_cast<std::byte*>(data), Dtype::float32, square, strides};
+}
+
+std::vector<float> values_of(const TensorView& view) {
+  std::vector<float> values(4);
+  std::memcpy(values.data(), view.data, sizeof(float) * values.size());
+  return values;
+}
+
+class StageTest : public testing::Test {
+ protected:
+  fabric::Pool pool;
+  std::shared_ptr<std::byte> block = pool.allocate(sizeof(float) * 4);
+  float* pooled = reinterpret_cast<float*>(block.get());
+  std::vector<float> plain{1, 2, 3, 4};
+  std::vector<TensorView> tensors{view_of(pooled, dense), view_of(plain.data(), transposed)};
+};
+
+TEST_F(StageTest, HasPlacesForWhatIsNotInThePool) {
+  const Stage stage(tensors, pool);
+  EXPECT_EQ(stage.indices(), std::vector<std::size_t>{1});
+  copy::Crew alone;
+  stage.fill(tensors, alone);
+  const auto placed = stage.placed(tensors);
+  EXPECT_EQ(placed[0].data, block.get());
+  EXPECT_TRUE(pool.find(placed[1].data, 1));
+  EXPECT_EQ(values_of(placed[1]), (std::vector<float>{1, 3, 2, 4})) << "dense";
+}
+
+TEST_F(StageTest, GivesAPlaceToTheTensorThatItIsOfAndToNoOther) {
+  Stage stage(tensors, pool);
+  EXPECT_FALSE(stage.give(view_of(plain.data(), dense)));
+  EXPECT_FALSE(stage.give(tensors[0]));
+  plain[0] = 9;
+  const auto place = stage.give(tensors[1]);
+  ASSERT_TRUE(place);
+  EXPECT_EQ(values_of(place->view()), (std::vector<float>{9, 3, 2, 4}));
+  EXPECT_EQ(stage.size(), 0u);
+  EXPECT_FALSE(stage.give(tensors[1]));
+}
+
+TEST(PaddingTest, FillsWhatLiesBeyondTheWholeAndNothingElse) {
+  std::vector<float> box(12, 1);
+  const Shape shape{3, 4};
+  const Shape strides{4, 1};
+  // Two rows and three columns of the box lie inside.
+  fill_padding({reinterpret_cast<std::byte*>(box.data()), Dtype::float32, shape, strides}, {5, 4},
+               {3, 1}, -2);
+  EXPECT_EQ(box, (std::vector<float>{1, 1, 1, -2, 1, 1, 1, -2, -2, -2, -2, -2}));
+}
+
+}  // namespace
+}  // namespace tensorbus::bus
