@@ -5,17 +5,14 @@
 namespace tensorbus::bus {
 namespace {
 
-using Member = Agreement::Member;
-using Versions = std::vector<std::int64_t>;
-
-const Member first{10, 100};
-const Member second{11, 110};
-
 class AgreementTest : public testing::Test {
  protected:
+  using Member = Agreement::Member;
+  using Numbers = std::vector<std::int64_t>;
+
   AgreementTest() { agreement.set_members({first, second}); }
 
-  void propose(const Member& member, Versions versions, std::int64_t generation = 1,
+  void propose(const Member& member, Numbers versions, std::int64_t generation = 1,
                bool anew = false) {
     Propose wish;
     wish.at = seen.number;
@@ -28,7 +25,7 @@ class AgreementTest : public testing::Test {
     wish.above = above;
     agreement.propose(member, 1, wish, true);
   }
-  void pin(const Member& member, std::int64_t version, Versions versions) {
+  void pin(const Member& member, std::int64_t version, Numbers versions) {
     Propose wish;
     wish.at = seen.number;
     wish.versions = std::move(versions);
@@ -41,12 +38,14 @@ class AgreementTest : public testing::Test {
     if (told) seen = std::get<Choose>(told->body);
     return told ? seen : Choose{};
   }
-  void begin(Versions of_first, Versions of_second) {
+  void begin(Numbers of_first, Numbers of_second) {
     propose(first, std::move(of_first), 1, true);
     propose(second, std::move(of_second), 1, true);
   }
   void vote(const Member& member, bool read) { agreement.vote(member, {seen.number, read}); }
 
+  const Member first{10, 100};
+  const Member second{11, 110};
   Agreement agreement{"engine"};
   Choose seen;
 };
