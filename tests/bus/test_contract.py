@@ -22,12 +22,12 @@ TRANSFER = {"transfer_type": REQUIRED, "blocking": False, "timeout": 30.0}
             TensorBusClient.__init__,
             {"agent_rank": REQUIRED, "lmdb_command_queue_path": None}
             | {"agent_state_lmdb_path": None, "connection_timeout": 30.0},
-            {"namespace": None},
+            {"namespace": None, "copy_threads": None},
         ),
         (
             TensorBusClient.embedded,
             {"store": None, "rank": None, "namespace": None},
-            {"connection_timeout": 30.0, "bind": None, "ports": (0, 0)},
+            {"connection_timeout": 30.0, "bind": None, "ports": (0, 0), "copy_threads": None},
         ),
         (
             TensorBusClient.init_pair,
