@@ -25,7 +25,7 @@ LAYERS, HIDDEN, KV, INNER, WORDS = 4, 1024, 256, 3072, 8192
 STEP = 8.0  # what training adds to every weight
 STEP_TIME = 0.5
 PACES = (0.6, 0.8)  # seconds that an engine rank generates with a version
-# Ranks of one side do not agree on a version by themselves yet.
+# A rank goes on while the other one is dead, and is timed alone.
 EACH_FOR_ITSELF: dict[str, Any] = {"together": False}
 
 SHAPES: dict[str, tuple[int, ...]] = {"embed.weight": (WORDS, HIDDEN), "norm.weight": (HIDDEN,)}

@@ -49,9 +49,10 @@ class Job:
     def _start_agents(self, url: str) -> subprocess.Popen[str]:
         """Of the trainers: they keep what was published, whatever happens to the trainers."""
         agents = subprocess.Popen(
-            [PROGRAM, "agent", "--store", url, "--rank=0", f"--world-size={TRAINERS}",
-             f"--spawn={TRAINERS}"],
-            env=self._environment, stdout=subprocess.PIPE, text=True, start_new_session=True,
+            [sys.executable, HERE / "guard.py", PROGRAM, "agent", "--store", url, "--rank=0",
+             f"--world-size={TRAINERS}", f"--spawn={TRAINERS}"],
+            env=self._environment, stdin=self._leash, stdout=subprocess.PIPE, text=True,
+            start_new_session=True,
         )  # fmt: skip
         assert agents.stdout is not None
         for _ in range(TRAINERS):
@@ -137,6 +138,5 @@ class Job:
             if process.poll() is None:
                 os.killpg(process.pid, signal.SIGKILL)
                 process.wait()
-        self._agents.terminate()
         self._agents.wait()
         os.close(self._leash)

@@ -1,11 +1,13 @@
 """What `make demo` runs."""
 
+import os
 import re
+import signal
 import sys
 from pathlib import Path
 
 import pytest
-from processes import Start
+from processes import Start, eventually, processes_with
 
 DEMO = Path(__file__).parents[2] / "examples" / "demo.py"
 
@@ -25,3 +27,16 @@ def test_the_demo_verifies_every_element_and_survives_a_kill(start_program: Star
     assert back[0] > int(pulls[killed].split()[1]), "the trainers went on while it was dead"
     last = {line.split()[0]: int(line.split()[1]) for line in pulls}
     assert last["0"] == last["1"], "both end with the last version"
+
+
+@pytest.mark.timeout(180)
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGKILL])
+def test_nothing_outlives_a_demo_that_is_interrupted(
+    start_program: Start, tmp_path: Path, number: signal.Signals
+) -> None:
+    mark = f"INTERRUPTED={tmp_path}"
+    demo = start_program(sys.executable, "-u", str(DEMO), env=dict([mark.split("=", 1)]))
+    eventually(lambda: len(processes_with(mark)) == 5, "all processes to begin", timeout=60)
+    os.kill(demo.pid, number)
+    assert demo.wait(60) == (130 if number == signal.SIGINT else -number)
+    eventually(lambda: processes_with(mark) == [], "all processes to end", timeout=40)
