@@ -3,59 +3,27 @@
 python engine.py NAME RANK SIZE LETTERS
 """
 
-import contextlib
 import os
 import sys
 from pathlib import Path
-from typing import Any
 
 import reference
 import torch
 import torch.distributed as dist
 from events import end_with_parent, tell, telling
 from served_model import ServedModel
-from tensorbus import EndOfStreamError, Link, TensorBusClient, VersionGoneError
+from tensorbus import EndOfStreamError, Link, TensorBusClient
 
-# Ranks of one side do not agree on a version by themselves yet: each pulls alone, and
-# `same_at_all_ranks` makes good what differs. Without this argument it finds nothing to do.
-EACH_FOR_ITSELF: dict[str, Any] = {"together": False}
 PATIENCE = 120.0
 
 
-def pull(link: Link, views: dict[str, object], newer_than: int | None) -> int:
-    options = {"newer_than": newer_than, **EACH_FOR_ITSELF}
-    return same_at_all_ranks(link, views, timed_pull(link, views, newer_than, **options))
-
-
-def timed_pull(link: Link, views: dict[str, object], has: int | None, **options: Any) -> int:
+def pull(link: Link, views: dict[str, object], has: int | None) -> int:
+    """All ranks of an engine call it, and all get the same version."""
     # If a newer version is there the pull does not wait: its time is that of the bytes.
     ready = has is not None and link.newest("policy") > has
     with telling("pull", first=has is None, ready=ready) as told:
-        told["version"] = link.pull("policy", views, timeout=PATIENCE, **options)
+        told["version"] = link.pull("policy", views, newer_than=has, timeout=PATIENCE)
     return told["version"]
-
-
-def same_at_all_ranks(link: Link, views: dict[str, object], version: int) -> int:
-    """Ranks that serve together must have one version: they ask for that of the first rank, and if
-    it is gone all begin again with the newest."""
-    while dist.is_initialized() and not all_have(first := of_first_rank(version), version):
-        with contextlib.suppress(VersionGoneError):
-            version = timed_pull(link, views, version, version=first, together=False)
-        if not all_have(first, version):
-            version = timed_pull(link, views, version, together=False)
-    return version
-
-
-def of_first_rank(version: int) -> int:
-    first = torch.tensor(version)
-    dist.broadcast(first, 0)
-    return int(first)
-
-
-def all_have(wanted: int, version: int) -> bool:
-    agree = torch.tensor(int(version == wanted))
-    dist.all_reduce(agree, dist.ReduceOp.MIN)
-    return bool(agree)
 
 
 def join(name: str, rank: int, size: int) -> None:
