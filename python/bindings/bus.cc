@@ -140,6 +140,7 @@ class BusClient {
                                                                    process_pool(),
                                                                    std::move(bind),
                                                                    {ports.first, ports.second},
+                                                                   {},
                                                                    copy_threads},
                                               deadline(timeout)));
     client_ = Owned(
