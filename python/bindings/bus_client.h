@@ -119,15 +119,15 @@ class BusClient {
   BusClient(std::shared_ptr<Store> store, std::optional<Rank> rank, std::string space,
             std::string bind, Ports ports, Timeout timeout, CopyThreads copy_threads)
       : rank_(0) {
-    embedded_ =
-        Owned(std::make_unique<bus::Embedded>(std::move(store),
-                                              bus::EmbeddedOptions{rank,
-                                                                   std::move(space),
-                                                                   process_pool(),
-                                                                   std::move(bind),
-                                                                   {ports.first, ports.second},
-                                                                   copy_threads},
-                                              deadline(timeout)));
+    bus::EmbeddedOptions options;
+    options.rank = rank;
+    options.space = std::move(space);
+    options.pool = process_pool();
+    options.bind = std::move(bind);
+    options.ports = {ports.first, ports.second};
+    options.copy_threads = copy_threads;
+    embedded_ = Owned(
+        std::make_unique<bus::Embedded>(std::move(store), std::move(options), deadline(timeout)));
     client_ = Owned(
         std::make_unique<bus::Client>(embedded_->connect(), embedded_->pool(), embedded_->crew()));
     rank_ = embedded_->rank();

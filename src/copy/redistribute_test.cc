@@ -188,7 +188,8 @@ TEST(CopyEach, ThreadsThatShareItCopyEveryByteAndNoOther) {
   std::vector<Shape> strides;
   for (const Shape& shape : shapes) {
     strides.push_back(plan::contiguous_strides(shape));
-    auto& memory = from_memory.emplace_back(static_cast<std::size_t>(element_count(shape)));
+    auto& memory =
+        from_memory.emplace_back(static_cast<std::size_t>(tensorbus::element_count(shape)));
     for (std::byte& each : memory) each = static_cast<std::byte>(random());
   }
   auto& last = from_memory.emplace_back(2000);

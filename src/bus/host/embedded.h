@@ -30,10 +30,10 @@ struct EmbeddedOptions {
   std::shared_ptr<fabric::Pool> pool;
   std::string bind;           // the address on which other hosts reach it; empty: this host only
   fabric::PortRange ports{};  // that it listens on there
+  std::function<void(Step)> reached{};  // told of every step of the protocol; may be empty
   // Threads that copy for this rank; nothing: as TENSORBUS_COPY_THREADS says, else the cores are
   // shared among the agents of this host.
   std::optional<std::int64_t> copy_threads{};
-  std::function<void(Step)> reached{};  // told of every step of the protocol; may be empty
 };
 
 class Embedded {

@@ -314,8 +314,8 @@ std::int64_t Link::publish(LinkCall& call, const LinkTensors& tensors, const Pub
       enlist(call, tensors, form, deadline);
     }
     try {
-      return client_().publish(batch_of(call.key), sides_.local, tensors.views, wish.options,
-                               deadline);
+      return call.name->last = client_().publish(batch_of(call.key), sides_.local, tensors.views,
+                                                 wish.options, deadline);
     } catch (const CommandError& error) {
       drop_if_stale(call, error);
       throw;

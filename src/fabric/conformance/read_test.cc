@@ -30,7 +30,8 @@ TEST_P(FabricTest, ReadsAWholeRegion) {
 }
 
 TEST_P(FabricTest, TellsHowFarAReadIs) {
-  constexpr std::int64_t size = std::int64_t{16} << 20;
+  // More than two polls of a fabric with four threads move.
+  constexpr std::int64_t size = std::int64_t{40} << 20;
   const TestTensor from = new_tensor(Dtype::uint8, {size});
   const TestTensor into = new_tensor(Dtype::uint8, {size});
   const auto region = owner_->expose(views({from}));
