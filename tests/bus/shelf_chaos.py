@@ -100,7 +100,7 @@ class Record:
 
     written: dict[int, Written] = field(default_factory=dict)
     pulls: list[tuple[int, list[list[int]]]] = field(default_factory=list)  # version, halves
-    errors: dict[str, int] = field(default_factory=dict)
+    errors: dict[int, str] = field(default_factory=dict)  # the last of each rank
 
     def take(self, rank: int, told: dict[str, Any]) -> None:
         if "filled" in told:
@@ -111,7 +111,7 @@ class Record:
             self.pulls.append((told["pulled"], told["values"]))
         else:
             assert told["error"] in EXPECTED, f"rank {rank}: {told}"
-            self.errors[told["error"]] = self.errors.get(told["error"], 0) + 1
+            self.errors[rank] = told["message"]
 
     def knows_all(self) -> bool:
         """Whether everything that was pulled was announced; a publisher's line may be under way."""

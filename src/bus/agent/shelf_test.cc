@@ -149,6 +149,27 @@ TEST_F(ShelfTest, WhatIsPublishedBeforeTheOthersHaveRegisteredAgainEndsAtItsDead
   EXPECT_NE(late.status.message.find("rank 1"), std::string::npos) << late.status.message;
 }
 
+TEST_F(ShelfTest, ARegistrationThatIsMadeAgainAfterItsGenerationHasEndedIsStale) {
+  open(trainer, 2);
+  publish_all(100);
+  const std::uint64_t old = fleet.registrations.at({0, "trainer"});
+  fleet.node(0).kill();
+  fleet.cluster.run_until([] { return false; }, 2'000);
+  EXPECT_TRUE(take_slot(1).stale);
+  const CommandId anew = enlist(trainer, 1, 2);
+  fleet.cluster.run_until([] { return false; }, 500);
+  fleet.node(0).restart(false);
+  fleet.wait_ok({{0, fleet.node(0).submit(pair_of(trainer, true))}});
+  RegisterBatch again = registration(trainer, 0, 2);
+  again.registration = old;
+  fleet.node(0).submit(again, fleet.loans.at({0, "trainer"}));
+  const Outcome told = take_slot(0, false, seconds(1));
+  EXPECT_TRUE(told.stale) << told.status.message;
+  EXPECT_NE(told.status.message.find("has to register it again"), std::string::npos);
+  fleet.wait_ok({{0, enlist(trainer, 0, 2)}, {1, anew}});
+  EXPECT_EQ(publish(0, 200), 2);
+}
+
 TEST_F(ShelfTest, AShelfStaysNoLongerThanItsAgentWasTold) {
   fleet.cluster.retain = seconds(60);
   for (const Rank rank : trainer.ranks) {

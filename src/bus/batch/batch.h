@@ -75,6 +75,7 @@ class Batch {
   void follow_own_generation();
   void follow_their_generation();
   void begin_generation(const Generation& generation);
+  void end_unseen_generation(Generation ended);
   void end_generation(const Generation& ended);
   void follow_leaving();
   void withdraw();

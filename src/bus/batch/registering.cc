@@ -21,6 +21,7 @@ void Batch::update() {
   if (self_.membership.presence != Presence::shown) return;
   try {
     look_at_groups();
+    if (matching_.own_end()) end_unseen_generation(*matching_.own_end());
     if (matching_.own() && !self_.one_way(Direction::recv)) follow_own_generation();
     if (self_.shelved() && self_.one_way(Direction::recv)) {
       if (misfit_.ok()) exchange_.pulling().follow(matching_);
@@ -69,11 +70,8 @@ void Batch::follow_own_generation() {
       return end_generation(*current);
     case SenderMove::end:
       return end_generation(*current);
-    case SenderMove::end_unseen: {
-      Generation ended = *current;
-      ended.after = 0;
-      return end_generation(ended);
-    }
+    case SenderMove::end_unseen:
+      return end_unseen_generation(*current);
     case SenderMove::end_as_dead:
       return end_generation(report(self_.key.rank, "this rank's agent was taken for dead"));
     case SenderMove::end_for_lost:
@@ -92,6 +90,13 @@ void Batch::begin_generation(const Generation& generation) {
   exchange_.begin_generation(generation, matching_.own());
   self_.happen(GenerationBegun{});
   self_.context.at(Step::generation_begun);
+}
+
+// No round of it goes on here.
+void Batch::end_unseen_generation(Generation ended) {
+  if (self_.membership.sending || self_.membership.ends_after) return;
+  ended.after = 0;
+  end_generation(ended);
 }
 
 void Batch::end_generation(const Generation& ended) {

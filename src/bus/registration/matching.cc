@@ -63,6 +63,7 @@ void Matching::look(bool registering) {
   if (self_.one_way(Direction::send)) pass_over_failed_receivers();
   GroupFinding own = find_group(catalog, batch, self_.record.ends, known_);
   GroupFinding remote = find_remote();
+  note_own_end(own);
   drop_if_mixed(own, Direction::send);
   if (!self_.shelved()) drop_if_mixed(remote, Direction::recv);
   take_groups(std::move(own), std::move(remote));
@@ -106,6 +107,16 @@ void Matching::check_own() const {
                             self_.key.batch, self_.key.rank, *self_.record.versioned->keep, rank,
                             member->versioned ? member->versioned->keep.value_or(0) : 0));
   }
+}
+
+// A registration that an agent was given again, because it had replaced another, stands in a
+// generation that has ended; the others may have registered anew before.
+void Matching::note_own_end(const GroupFinding& own) {
+  own_end_.reset();
+  if (!own.group || !self_.one_way(Direction::send)) return;
+  const auto last = self_.context.catalog.generation({self_.key.batch, own.group->name});
+  if (last == nullptr || !last->ended || !is_mixed(*own.group, last.get())) return;
+  if (place_in(last.get(), self_.key.rank, self_.record) != nullptr) own_end_ = *last;
 }
 
 // Senders whose tensors change do so one after the other: between them they fit nobody.

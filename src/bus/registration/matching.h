@@ -32,6 +32,8 @@ class Matching {
   // They are there now.
   bool finds_shelves() const noexcept { return finds_shelves_; }
 
+  // The generation that has ended with this registration, while others have registered anew.
+  const std::optional<Generation>& own_end() const noexcept { return own_end_; }
   const GroupPtr& own() const noexcept { return own_; }
   const GroupPtr& remote() const noexcept { return remote_; }
   // The tensors of both groups were compared.
@@ -55,6 +57,7 @@ class Matching {
   void take_groups(GroupFinding own, GroupFinding remote);
   GroupFinding find_remote();
   void check_own() const;
+  void note_own_end(const GroupFinding& own);
   void drop_if_mixed(GroupFinding& finding, Direction direction) const;
   void match(std::vector<std::pair<Rank, std::uint64_t>> now, bool registering);
   KnownFailures others() const;
@@ -65,6 +68,7 @@ class Matching {
   ReaderGroups readers_groups_;
   KnownFailures known_;  // registrations that had failed before this one
   KnownFailures disputed_;
+  std::optional<Generation> own_end_;
   GroupPtr own_;
   GroupPtr remote_;
   std::string why_unfit_;  // the receivers that have failed; for messages
