@@ -147,7 +147,7 @@ TEST_P(ChannelTest, TheDeadlineOfACommandReachesTheAgent) {
     if (const auto* submission = std::get_if<Submission>(&event)) {
       const double left = std::chrono::duration<double>(submission->deadline.remaining()).count();
       channel.complete(submission->id, {.round = submission->deadline.is_never() ? -1
-                                                 : left > 5 && left <= 20        ? 1
+                                                 : left > 5 && left <= 30        ? 1
                                                                                  : 0});
     }
   });

@@ -6,10 +6,10 @@
 #include <cstring>
 #include <thread>
 
+#include "base/testing/calls.h"
+
 namespace tensorbus {
 namespace {
-
-Deadline soon() { return Deadline::after(std::chrono::seconds(20)); }
 
 template <typename Call>
 Code code_of(Call call) {

@@ -5,13 +5,13 @@
 #include <thread>
 #include <vector>
 
+#include "base/testing/calls.h"
 #include "os/process/interruptible.h"
 #include "tensorbus/status.h"
 
 namespace tensorbus::bus {
 namespace {
 
-Deadline soon() { return Deadline::after(std::chrono::seconds(20)); }
 Deadline now() { return Deadline::after(Duration::zero()); }
 
 TEST(TurnsTest, AreTakenInTheOrderInWhichTheyWereBegun) {

@@ -1,6 +1,7 @@
 #include "bus/registration/matching.h"
 
 #include <fmt/format.h>
+#include <fmt/ranges.h>
 
 #include <algorithm>
 
@@ -124,7 +125,11 @@ void Matching::drop_if_mixed(GroupFinding& finding, Direction direction) const {
   if (!finding.group || !self_.one_way(direction)) return;
   const auto last = self_.context.catalog.generation({self_.key.batch, finding.group->name});
   if (!is_mixed(*finding.group, last.get())) return;
-  finding.missing = "not all senders have registered their new tensors";
+  std::vector<Rank> old;
+  for (const auto& [rank, member] : finding.group->members) {
+    if (place_in(last.get(), rank, *member) != nullptr) old.push_back(rank);
+  }
+  finding.missing = fmt::format("sender rank {} has not registered again", fmt::join(old, ", "));
   finding.group.reset();
 }
 

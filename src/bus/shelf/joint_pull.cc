@@ -98,6 +98,9 @@ std::optional<Outcome> JointPull::advance(Puller& puller, const Wanted& wanted) 
   }
   if (has_voted() || reading_ != 0) return std::nullopt;
   if (const Supply there = puller.supply(wanted); there.gone || there.ended) {
+    // The lowest rank learns of this pull first, so that its end is the end of the others.
+    if (is_connecting()) return std::nullopt;
+    propose(puller, wanted);
     Outcome outcome;
     outcome.absence = there.gone ? Absence::gone : Absence::ended;
     return outcome;

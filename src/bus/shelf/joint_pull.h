@@ -44,6 +44,9 @@ class JointPull {
   bool reaches_lowest() const noexcept {
     return leads() || (connection_ != nullptr && connection_->up());
   }
+  bool is_connecting() const noexcept {
+    return !leads() && connection_ != nullptr && !connection_->up();
+  }
   void begin();
   void connect();
   void lose(const std::string& why);
