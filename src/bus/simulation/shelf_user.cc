@@ -304,7 +304,9 @@ void ShelfUser::on_pulled(const Pending& pending, const Outcome& outcome) {
   if (outcome.absence == Absence::gone && !pending.pull.version && !together) {
     world_.violate("I23", fmt::format("rank {}: no version was named, and it is gone", rank_));
   }
-  if (pending.at_rest) {
+  // What another rank of the side asked for ends the pull of all.
+  const bool by_another = together && outcome.absence == Absence::gone && !pending.pull.version;
+  if (pending.at_rest && !by_another) {
     world_.violate("I24", fmt::format("rank {}: {}", rank_, outcome.status.message));
   }
   if (outcome.status.code != Code::invalid_argument) return;
