@@ -3,6 +3,7 @@
 
 #include <fcntl.h>
 #include <sys/socket.h>
+#include <sys/time.h>
 
 #include <cstddef>
 
@@ -10,8 +11,14 @@
 
 namespace tensorbus::bench {
 
+// For a minute at most: who waits for a process that has died gets an error.
 inline void make_blocking(const os::Fd& socket) {
-  if (::fcntl(socket.get(), F_SETFL, 0) != 0) os::throw_errno("fcntl");
+  const timeval patience{60, 0};
+  if (::fcntl(socket.get(), F_SETFL, 0) != 0 ||
+      ::setsockopt(socket.get(), SOL_SOCKET, SO_RCVTIMEO, &patience, sizeof patience) != 0 ||
+      ::setsockopt(socket.get(), SOL_SOCKET, SO_SNDTIMEO, &patience, sizeof patience) != 0) {
+    os::throw_errno("a blocking socket");
+  }
 }
 
 inline void send_all(const os::Fd& socket, const std::byte* bytes, std::size_t size) {

@@ -54,15 +54,17 @@ class Trip {
   Trip(const Trip&) = delete;
   Trip& operator=(const Trip&) = delete;
 
-  void operator()() { worker_.wait(push_pull(), Deadline::never()); }
+  void operator()() { worker_.wait(push_pull(), until_); }
 
  private:
   Handler push_pull() {
-    if (prepared_) return worker_.push_pull(*prepared_, Deadline::never());
-    return worker_.push_pull({&pushes_, 1}, {&pulls_, 1}, Deadline::never());
+    if (prepared_) return worker_.push_pull(*prepared_, until_);
+    return worker_.push_pull({&pushes_, 1}, {&pulls_, 1}, until_);
   }
 
   Worker& worker_;
+  // Of all its round trips: a job that has lost a process ends with an error.
+  const Deadline until_ = Deadline::after(std::chrono::minutes(10));
   std::optional<PreparedRequest> prepared_;
   std::vector<std::int64_t> shape_;
   std::vector<std::int64_t> strides_{1};

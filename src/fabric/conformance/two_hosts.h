@@ -15,6 +15,7 @@
 #include <unistd.h>
 
 #include <array>
+#include <cerrno>
 #include <cstdint>
 #include <cstdio>
 #include <cstdlib>
@@ -197,8 +198,9 @@ inline void TwoHosts::enter(int host) const {
   enter_network(host);
   // /sys shows the devices of the namespace that mounted it, and UCX looks for them there.
   if (::unshare(CLONE_NEWNS) != 0) os::throw_errno("unshare");
-  if (::mount("", "/", "none", MS_SLAVE | MS_REC, nullptr) != 0 ||
-      ::mount("sysfs", "/sys", "sysfs", 0, nullptr) != 0) {
+  if (::mount("", "/", "none", MS_SLAVE | MS_REC, nullptr) != 0) os::throw_errno("mounts");
+  // Busy: a parent of this process has entered the same host, and its /sys was inherited.
+  if (::mount("sysfs", "/sys", "sysfs", 0, nullptr) != 0 && errno != EBUSY) {
     os::throw_errno("mounting /sys of a network namespace");
   }
 }
