@@ -19,8 +19,6 @@ namespace tensorbus::python {
 namespace {
 
 std::string from_bytes(const nb::bytes& value) { return {value.c_str(), value.size()}; }
-nb::bytes to_bytes(const std::string& value) { return nb::bytes(value.data(), value.size()); }
-
 std::string name_of(const char* what, std::size_t index) {
   return std::string(what) + " " + std::to_string(index);
 }

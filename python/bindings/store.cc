@@ -24,8 +24,6 @@ void wrap_destruct<tensorbus::Watch>(void* watch) noexcept {
 namespace tensorbus::python {
 namespace {
 
-nb::bytes to_bytes(std::string_view value) { return nb::bytes(value.data(), value.size()); }
-
 nb::object to_optional_bytes(const std::optional<std::string>& value) {
   return value ? nb::object(to_bytes(*value)) : nb::none();
 }

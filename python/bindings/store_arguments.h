@@ -29,6 +29,7 @@ struct ValueArgument {
 
 // Keys of other programs need not be UTF-8.
 nb::object to_str(std::string_view key);
+inline nb::bytes to_bytes(std::string_view value) { return nb::bytes(value.data(), value.size()); }
 
 }  // namespace tensorbus::python
 

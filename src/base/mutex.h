@@ -1,4 +1,4 @@
-// A mutex whose use clang checks (tools/check_locks.py): members say which mutex guards them,
+// A mutex whose use clang checks (tools/check_clang.py): members say which mutex guards them,
 // functions which one their caller holds. Other compilers see a std::mutex and nothing more.
 #pragma once
 

@@ -46,12 +46,12 @@ constexpr Cast scalar_cast = {cast_steps<From, To>, cast_row<From, To>};
 
 // Row by row: from the type of the row to the type of the column.
 constexpr auto scalar_casts = []<std::size_t... pair>(std::index_sequence<pair...>) {
-  return std::array{scalar_cast<Element<pair / element_count>, Element<pair % element_count>>...};
+  return std::array{scalar_cast<Element<pair / type_count>, Element<pair % type_count>>...};
 }
-(std::make_index_sequence<element_count * element_count>());
+(std::make_index_sequence<type_count * type_count>());
 
 constexpr std::size_t position(Dtype from, Dtype to) {
-  return static_cast<std::size_t>(from) * element_count + static_cast<std::size_t>(to);
+  return static_cast<std::size_t>(from) * type_count + static_cast<std::size_t>(to);
 }
 
 constexpr auto fastest_casts = [] {

@@ -23,8 +23,8 @@ using Elements = std::tuple<double, float, Float16, Bfloat16, Float8E4m3, Float8
                             std::int16_t, std::int32_t, std::int64_t, std::uint8_t, Bool>;
 template <std::size_t index>
 using Element = std::tuple_element_t<index, Elements>;
-constexpr std::size_t element_count = std::tuple_size_v<Elements>;
-static_assert(static_cast<std::size_t>(Dtype::bool_) + 1 == element_count);
+constexpr std::size_t type_count = std::tuple_size_v<Elements>;
+static_assert(static_cast<std::size_t>(Dtype::bool_) + 1 == type_count);
 
 // Elements may lie anywhere: wire buffers mix types.
 template <typename T>

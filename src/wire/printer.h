@@ -91,7 +91,7 @@ void Printer::entry(std::string_view name, const T& value) {
     entry_of_list(name, value);
   } else if constexpr (is_variant<T>) {
     line(name, names_of_kinds<T>()[value.index()]);
-    std::visit([this](const auto& each) { under(each); }, value);
+    std::visit([this](const auto& each) { this->under(each); }, value);
   } else if constexpr (is_map<T>) {
     line(name, value.empty() ? "none" : "");
     under(value);

@@ -89,7 +89,7 @@ void Writer::put(const T& value) {
   } else if constexpr (is_variant<T>) {
     names_of_kinds<T>();
     out_.integer(static_cast<std::uint8_t>(value.index()));
-    std::visit([this](const auto& each) { put(each); }, value);
+    std::visit([this](const auto& each) { this->put(each); }, value);
   } else {
     // One list of fields serves all archives, so it takes its struct as one that may be changed.
     fields(*this, const_cast<T&>(value));

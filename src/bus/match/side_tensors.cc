@@ -174,7 +174,7 @@ SideTensors shared_tensors(const Registrations& members, const Side& side) {
   OwnLayouts own(members);
   for (const auto& [key, parts] : collect(members, side)) {
     const std::string name = label(side.end, key.first, key.second);
-    const auto any = [&parts](auto said) {
+    const auto any = [&parts = parts](auto said) {
       return std::ranges::any_of(parts, [&](const auto& each) { return said(*each.second); });
     };
     try {

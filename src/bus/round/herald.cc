@@ -180,7 +180,7 @@ void Herald::take_completed(Rank rank, const std::vector<std::int64_t>& versions
     }
   }
   std::ranges::sort(now.doomed);
-  now.doomed.erase(std::ranges::unique(now.doomed).begin(), now.doomed.end());
+  now.doomed.erase(std::unique(now.doomed.begin(), now.doomed.end()), now.doomed.end());
   now.doomed.resize(std::min(now.doomed.size(), most_slots));
   if (now == common_) return;
   common_ = now;

@@ -13,7 +13,7 @@ namespace {
 constexpr unsigned polls_per_look = 16;
 constexpr Duration signals_every = std::chrono::milliseconds(20);
 // While callers come and go our own thread only looks whether they still do.
-constexpr Duration rest = std::chrono::milliseconds(5);
+constexpr Duration between_looks = std::chrono::milliseconds(5);
 
 void relax() noexcept { __builtin_ia32_pause(); }
 
@@ -164,7 +164,7 @@ void Loop::keep() try {
       seen = turns_;
       // A caller that sleeps says when it leaves; one that spins must not have to.
       keeper_rests_ = poller_ == Poller::caller && poller_sleeps_;
-      const Deadline until = keeper_rests_ ? Deadline::never() : Deadline::after(rest);
+      const Deadline until = keeper_rests_ ? Deadline::never() : Deadline::after(between_looks);
       std::array<pollfd, 2> fds{pollfd{wake_.get(), POLLIN, 0},
                                 pollfd{keeper_wake_.get(), POLLIN, 0}};
       lock.unlock();
