@@ -20,10 +20,10 @@ ROOT = Path(__file__).resolve().parent.parent
 FOLDERS = [ROOT / "src", ROOT / "include", ROOT / "python/bindings"]
 SYSTEM = [sysconfig.get_path("include"), nanobind.include_dir()]
 # The warnings of cmake/layer.cmake, and that about locks.
-WARNINGS = "-Wall -Wextra -Wshadow -Wconversion -Wnon-virtual-dtor -Wthread-safety -Werror".split()
+WARNINGS = ["all", "extra", "shadow", "conversion", "non-virtual-dtor", "thread-safety", "error"]
 CLANG = [
     *("clang++", "-std=c++20", "-fsyntax-only", "-x", "c++", "-"),
-    *WARNINGS,
+    *(f"-W{each}" for each in WARNINGS),
     *(f"-I{folder}" for folder in FOLDERS),
     *itertools.chain.from_iterable(("-isystem", folder) for folder in SYSTEM),
     '-DTENSORBUS_VERSION=""',
