@@ -33,6 +33,7 @@ PARTS: dict[str, list[list[Path | str]]] = {
     "store": [script("store.py")],
     "plan": [program("plan_bench")],
     "copy": [program("copy_bench"), script("intake.py")],
+    "delta": [program("delta_bench"), script("delta.py")],
     "bus": [
         program("bus_bench"),
         program("bus_small_bench"),

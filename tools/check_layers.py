@@ -15,6 +15,7 @@ ROOT = Path(__file__).resolve().parent.parent
 
 MOST_FILES = 25
 OS = {"os/io", "os/process", "os/net"}
+BELOW_DELTA = {"base", "tensor", "plan", "copy"}
 BELOW_FABRIC = {"base", "wire", "observe", "tensor", "plan", "copy"} | OS
 BELOW_STORE = {"base", "observe"} | OS
 FABRICS = {"fabric/core", "fabric/read", "fabric/shm", "fabric/ucx", "fabric/route"}
@@ -30,6 +31,9 @@ MAY_USE: dict[str, set[str]] = {
     "plan": {"base", "tensor"},
     "plan/report": {"base", "tensor", "plan"},
     "copy": {"base", "os/process", "tensor", "plan"},
+    "delta/change": BELOW_DELTA,
+    "delta/patch": BELOW_DELTA | {"delta/change"},
+    "delta/policy": BELOW_DELTA | {"delta/change"},
     "store/common": BELOW_STORE,
     "store/protocol": BELOW_STORE | {"store/common"},
     "store/engine": BELOW_STORE | {"store/common", "store/protocol"},
@@ -86,6 +90,7 @@ FOR_TESTS = {
     "wire/testing",
     "os/testing",
     "plan/testing",
+    "delta/testing",
     "store/testing",
     "fabric/memory",
     "fabric/conformance",

@@ -1,0 +1,62 @@
+#include "delta/change/bitmap.h"
+
+#include <algorithm>
+#include <bit>
+#include <string>
+
+#include "base/refuse.h"
+
+namespace tensorbus::delta {
+namespace {
+
+std::size_t words_for(std::int64_t elements) {
+  if (elements < 0) refuse("a bitmap of " + std::to_string(elements) + " elements");
+  return static_cast<std::size_t>((elements + Bitmap::word_bits - 1) / Bitmap::word_bits);
+}
+
+}  // namespace
+
+Bitmap::Bitmap(std::int64_t elements) : size_(elements), words_(words_for(elements) + 1) {}
+
+std::size_t Bitmap::bytes_for(std::int64_t elements) {
+  return (words_for(elements) + 1) * sizeof(std::uint64_t);
+}
+
+std::int64_t Bitmap::count() const noexcept {
+  std::int64_t sum = 0;
+  for (const std::uint64_t word : words_) sum += std::popcount(word);
+  return sum;
+}
+
+bool Bitmap::test(std::int64_t element) const noexcept { return (bits_from(element) & 1) != 0; }
+
+void Bitmap::set(std::int64_t element) noexcept {
+  words_[static_cast<std::size_t>(element / word_bits)] |= std::uint64_t{1} << element % word_bits;
+}
+
+void Bitmap::clear() noexcept { std::ranges::fill(words_, 0); }
+
+Bitmap& Bitmap::operator|=(const Bitmap& other) {
+  if (size_ != other.size_) {
+    refuse("a bitmap of " + std::to_string(size_) + " elements was given one of " +
+           std::to_string(other.size_));
+  }
+  for (std::size_t i = 0; i < words_.size(); ++i) words_[i] |= other.words_[i];
+  return *this;
+}
+
+void merge(Changes& into, const Changes& more) {
+  if (into.size() != more.size()) {
+    refuse("changes of " + std::to_string(into.size()) + " tensors were given those of " +
+           std::to_string(more.size()));
+  }
+  for (std::size_t i = 0; i < into.size(); ++i) into[i] |= more[i];
+}
+
+std::int64_t count(const Changes& changes) noexcept {
+  std::int64_t sum = 0;
+  for (const Bitmap& bitmap : changes) sum += bitmap.count();
+  return sum;
+}
+
+}  // namespace tensorbus::delta

@@ -1,0 +1,69 @@
+// Whether a reader gets a patch or all of a version: whatever has it there sooner. Pure; whoever
+// measures passes in what was measured.
+#pragma once
+
+#include <cstdint>
+#include <limits>
+#include <optional>
+
+namespace tensorbus::delta {
+
+enum class Mode : std::uint8_t { off, automatic, always };
+
+enum class Why : std::uint8_t {
+  patch,            // a patch is sooner, or was asked for
+  switched_off,     // deltas are off
+  too_large,        // a patch saves too few bytes to matter
+  dense_is_sooner,  // as far as was measured
+};
+
+// What a sender offers to one reader in one version.
+struct Offered {
+  std::int64_t dense_bytes = 0;  // of the reader's streams
+  std::int64_t patch_bytes = 0;
+  double changed_share = 0;  // values of the patch over elements of the streams
+};
+
+// What the machine was seen to do.
+struct Speeds {
+  double copy_seconds_per_byte = 1.0 / 10e9;  // of a plain copy
+  // How a dense read and the two halves of a patch compare with what is expected of them: above 1
+  // they are slower. Learnt.
+  double dense = 1;
+  double pack = 1;
+  double apply = 1;
+  // Bytes per second that reach this reader; infinite where it reads memory of its own host.
+  double link_rate = std::numeric_limits<double>::infinity();
+};
+
+// Times that one copy of all the bytes takes: making the patch, and applying it, for this share.
+double pack_cost(double changed_share) noexcept;
+double apply_cost(double changed_share) noexcept;
+
+double dense_seconds(const Offered& offered, const Speeds& speeds) noexcept;
+double patch_seconds(const Offered& offered, const Speeds& speeds) noexcept;
+
+// `last` is what this reader got before: from dense reads to patches it goes only for a tenth.
+Why decide(Mode mode, const Offered& offered, const Speeds& speeds, std::optional<Why> last);
+
+// The new value of something measured again and again; the first takes the place of the guess.
+double learnt(std::optional<double> before, double measured) noexcept;
+
+// Whether versions are worth comparing. What changes everywhere, as float32 weights do, is left
+// alone after three versions and tried again after 16, 32, 64, ... up to 1024.
+class Attention {
+ public:
+  // Of the version that comes next.
+  bool compares() const noexcept { return skipped_ >= to_skip_; }
+  // It came without being compared.
+  void pass() noexcept { ++skipped_; }
+  // It was compared: whether any reader was better off with a patch.
+  void learn(bool paid) noexcept;
+
+ private:
+  int in_vain_ = 0;
+  std::int64_t to_skip_ = 0;
+  std::int64_t skipped_ = 0;
+};
+
+}  // namespace tensorbus::delta
