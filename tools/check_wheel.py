@@ -37,7 +37,7 @@ STRANGE = re.compile(r"\.pyc$|__pycache__|_test\.|\.o$|/testing/")
 def own_folders() -> set[bytes]:
     """Of this machine, that no wheel may name."""
     prefix = sysconfig.get_config_var("prefix")
-    folders = {ROOT, Path.home(), Path(tempfile.gettempdir()) / "tensorbus"}
+    folders = {ROOT, Path.home()}
     if prefix not in ("/usr", "/usr/local"):
         folders.add(Path(prefix))
     return {f"{folder}/".encode() for folder in folders}
