@@ -7,6 +7,7 @@ auditwheel finds for the symbols they ask of the system. Prints the wheel's path
 """
 
 import argparse
+import contextlib
 import os
 import re
 import shutil
@@ -62,7 +63,8 @@ def say_tag(stage: Path, information: str, tag: str) -> None:
 
 
 def pack(build: Path, stage: Path, output: Path, machine: str) -> Path:
-    information = prepare_metadata_for_build_wheel(str(stage))
+    with contextlib.redirect_stdout(sys.stderr):  # it says what it does
+        information = prepare_metadata_for_build_wheel(str(stage))
     stage_files(build, stage, information)
     say_tag(stage, information, f"{python_tag(stage)}-linux_{machine}")
     tool("wheel", "pack", stage, "--dest-dir", output)
