@@ -100,7 +100,10 @@ function(tensorbus_layer name)
 endfunction()
 
 # What the wheel holds of the SDK lies in the package; `cmake --install` puts it where it belongs.
-set(TENSORBUS_SDK_FOLDER $<IF:$<BOOL:${SKBUILD}>,tensorbus/sdk/,>)
+set(TENSORBUS_SDK_FOLDER "")
+if(SKBUILD)
+  set(TENSORBUS_SDK_FOLDER tensorbus/sdk/)
+endif()
 
 # The library for users of C++, with the public headers only: every layer in one shared object or, with
 # what others wrote, in one archive, whose code uses the C++ runtime of the program that links it.
