@@ -9,7 +9,7 @@ COMPILE = [ -f build/$(1)/build.ninja ] || $(call CONFIGURE,$(1)); cmake --build
 .PHONY: help setup build demo check test test-long test-tsan test-aarch64 wheel release bench lint format clean
 
 help: ## Show this list
-	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-12s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
+	@awk -F ':.*## ' '/^[a-z0-9-]+:.*## / {printf "  make %-12s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
 
 setup: ## Install what is missing: Debian packages, .venv, pinned Python packages
 	@tools/setup
