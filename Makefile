@@ -6,10 +6,10 @@ PYTHON := .venv/bin/python
 CONFIGURE = cmake --preset $(1) -DPython_EXECUTABLE=$(CURDIR)/$(PYTHON) --log-level=WARNING
 COMPILE = [ -f build/$(1)/build.ninja ] || $(call CONFIGURE,$(1)); cmake --build build/$(1)
 
-.PHONY: help setup build demo check test test-long test-tsan bench lint format clean
+.PHONY: help setup build demo check test test-long test-tsan test-aarch64 wheel release bench lint format clean
 
 help: ## Show this list
-	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-11s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
+	@awk -F ':.*## ' '/^[a-z0-9-]+:.*## / {printf "  make %-12s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
 
 setup: ## Install what is missing: Debian packages, .venv, pinned Python packages
 	@tools/setup
@@ -40,9 +40,20 @@ test-tsan: setup ## The C++ tests under ThreadSanitizer
 	@$(call COMPILE,tsan) --target unit_tests
 	@ctest --preset tsan
 
+test-aarch64: build ## The C++ tests of base, tensor, plan and copy, and the package, on aarch64 (qemu)
+	@tools/test_aarch64
+
+wheel: build ## One wheel in dist/ that runs anywhere; ABI3=python3.12 adds one for 3.12 and later
+	@$(PYTHON) tools/wheel.py
+	@[ -z "$(ABI3)" ] || tools/build_abi3 $(ABI3)
+	@$(PYTHON) tools/check_wheel.py dist/*.whl
+
+release: ## Wheels, sdist, checksums and notes in dist/, from a clean commit (docs/release.md)
+	@tools/release
+
 bench: build ## Benchmarks: PART=store|plan|copy|..., default all that exist
 	@$(call COMPILE,bench)
 	@$(PYTHON) bench/run.py $(PART)
 
 clean: ## Remove what was built (not .venv)
-	@rm -rf build python/tensorbus/_core*.so
+	@rm -rf build dist python/tensorbus/_core*.so

@@ -99,36 +99,84 @@ function(tensorbus_layer name)
   set(TENSORBUS_LIBRARIES_${name} ${LAYER_LIBRARIES} PARENT_SCOPE)
 endfunction()
 
-# The installed library: every layer in one shared object, with the public headers only.
+# What the wheel holds of the SDK lies in the package; `cmake --install` puts it where it belongs.
+set(TENSORBUS_SDK_FOLDER "")
+if(SKBUILD)
+  set(TENSORBUS_SDK_FOLDER tensorbus/sdk/)
+endif()
+
+# The library for users of C++, with the public headers only: every layer in one shared object or, with
+# what others wrote, in one archive, whose code uses the C++ runtime of the program that links it.
 function(tensorbus_library)
-  set(objects "")
   set(libraries "")
   foreach(layer IN LISTS TENSORBUS_LAYERS)
-    list(APPEND objects $<TARGET_OBJECTS:tensorbus_${layer}>)
     list(APPEND libraries ${TENSORBUS_LIBRARIES_${layer}})
   endforeach()
   list(REMOVE_DUPLICATES libraries)
+  if(TENSORBUS_STATIC)
+    tensorbus_archive()
+  else()
+    tensorbus_shared_object(${libraries})
+  endif()
+  tensorbus_install_sdk()
+endfunction()
+
+function(tensorbus_shared_object)
+  list(TRANSFORM TENSORBUS_LAYERS REPLACE "(.+)" "$<TARGET_OBJECTS:tensorbus_\\1>"
+    OUTPUT_VARIABLE objects)
   add_library(tensorbus SHARED ${objects})
-  target_link_libraries(tensorbus PRIVATE ${libraries})
+  target_link_libraries(tensorbus PRIVATE ${ARGN})
   # Not what the compiler made of templates of others, either.
   set(exports ${CMAKE_SOURCE_DIR}/cmake/exports.map)
   target_link_options(tensorbus PRIVATE -Wl,--version-script=${exports})
-  set_target_properties(tensorbus PROPERTIES LINK_DEPENDS ${exports})
-  target_include_directories(tensorbus PUBLIC $<INSTALL_INTERFACE:${CMAKE_INSTALL_INCLUDEDIR}>)
-  target_compile_features(tensorbus PUBLIC cxx_std_20)
-  set_target_properties(tensorbus PROPERTIES
+  set_target_properties(tensorbus PROPERTIES LINK_DEPENDS ${exports}
     LINKER_LANGUAGE CXX VERSION ${PROJECT_VERSION} SOVERSION ${PROJECT_VERSION_MAJOR})
   if(TENSORBUS_SANITIZE)
     target_link_options(tensorbus PRIVATE -fsanitize=${TENSORBUS_SANITIZE})
   endif()
+  install(TARGETS tensorbus
+    LIBRARY DESTINATION ${TENSORBUS_SDK_FOLDER}${CMAKE_INSTALL_LIBDIR} COMPONENT sdk)
+  set(TENSORBUS_LIBRARY_KIND SHARED PARENT_SCOPE)
+  set(TENSORBUS_LIBRARY_FILE libtensorbus.so PARENT_SCOPE)
+endfunction()
 
-  install(TARGETS tensorbus EXPORT tensorbus-targets COMPONENT sdk)
-  install(DIRECTORY include/tensorbus DESTINATION ${CMAKE_INSTALL_INCLUDEDIR} COMPONENT sdk)
-  install(EXPORT tensorbus-targets NAMESPACE tensorbus:: FILE tensorbus-config.cmake
-    DESTINATION ${CMAKE_INSTALL_LIBDIR}/cmake/tensorbus COMPONENT sdk)
+# One object, in which all but our public symbols are local: a program may have another fmt or OpenSSL.
+# Without groups, of which the linker would keep the program's and drop ours.
+function(tensorbus_archive)
+  set(layers ${TENSORBUS_LAYERS})
+  list(TRANSFORM layers PREPEND tensorbus_)
+  list(TRANSFORM layers REPLACE "(.+)" "$<TARGET_FILE:\\1>" OUTPUT_VARIABLE own)
+  list(TRANSFORM TENSORBUS_OTHERS REPLACE "(.+)" "$<TARGET_FILE:\\1>" OUTPUT_VARIABLE others)
+  set(object ${CMAKE_BINARY_DIR}/tensorbus.o)
+  set(archive ${CMAKE_BINARY_DIR}/libtensorbus.a)
+  set(symbols ${CMAKE_SOURCE_DIR}/cmake/public.symbols)
+  add_custom_command(OUTPUT ${archive} VERBATIM
+    DEPENDS ${layers} ${TENSORBUS_OTHERS} ${symbols}
+    COMMENT "Making libtensorbus.a"
+    COMMAND ${CMAKE_CXX_COMPILER} -r -nostdlib -Wl,--force-group-allocation,-d -o ${object}
+      -Wl,--whole-archive ${own} -Wl,--no-whole-archive
+      ${others} $<TARGET_FILE:OpenSSL::Crypto>
+    COMMAND ${CMAKE_OBJCOPY} --strip-debug --localize-hidden
+      --wildcard --keep-global-symbols=${symbols} ${object}
+    COMMAND ${CMAKE_COMMAND} -E rm -f ${archive}
+    COMMAND ${CMAKE_AR} qcsD ${archive} ${object})
+  add_custom_target(tensorbus ALL DEPENDS ${archive})
+  install(FILES ${archive}
+    DESTINATION ${TENSORBUS_SDK_FOLDER}${CMAKE_INSTALL_LIBDIR} COMPONENT sdk)
+  set(TENSORBUS_LIBRARY_KIND STATIC PARENT_SCOPE)
+  set(TENSORBUS_LIBRARY_FILE libtensorbus.a PARENT_SCOPE)
+endfunction()
+
+function(tensorbus_install_sdk)
+  set(package ${TENSORBUS_SDK_FOLDER}${CMAKE_INSTALL_LIBDIR}/cmake/tensorbus)
   include(CMakePackageConfigHelpers)
+  configure_package_config_file(cmake/tensorbus-config.cmake.in tensorbus-config.cmake
+    INSTALL_DESTINATION ${CMAKE_INSTALL_LIBDIR}/cmake/tensorbus
+    PATH_VARS CMAKE_INSTALL_INCLUDEDIR CMAKE_INSTALL_LIBDIR NO_CHECK_REQUIRED_COMPONENTS_MACRO)
   write_basic_package_version_file(${CMAKE_BINARY_DIR}/tensorbus-config-version.cmake
     COMPATIBILITY SameMinorVersion)
-  install(FILES ${CMAKE_BINARY_DIR}/tensorbus-config-version.cmake
-    DESTINATION ${CMAKE_INSTALL_LIBDIR}/cmake/tensorbus COMPONENT sdk)
+  install(DIRECTORY include/tensorbus
+    DESTINATION ${TENSORBUS_SDK_FOLDER}${CMAKE_INSTALL_INCLUDEDIR} COMPONENT sdk)
+  install(FILES ${CMAKE_BINARY_DIR}/tensorbus-config.cmake
+    ${CMAKE_BINARY_DIR}/tensorbus-config-version.cmake DESTINATION ${package} COMPONENT sdk)
 endfunction()

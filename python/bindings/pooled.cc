@@ -49,8 +49,18 @@ nb::object capsule_of(const PooledTensor& tensor) {
   }));
 }
 
+// With an error that says what to install.
+nb::module_ import_torch() {
+  try {
+    return nb::module_::import_("torch");
+  } catch (nb::python_error&) {
+    nb::module_::import_("tensorbus.extras").attr("need")("torch", "a tensor of torch");
+    throw;
+  }
+}
+
 nb::object to_torch(const PooledTensor& tensor) {
-  const nb::module_ torch = nb::module_::import_("torch");
+  const nb::module_ torch = import_torch();
   const nb::object type = torch.attr("Tensor");
   const dlpack::ExchangeApi* api = exchange_api_of(reinterpret_cast<PyTypeObject*>(type.ptr()));
   if (api == nullptr || api->managed_to_object == nullptr) {

@@ -13,6 +13,7 @@ from tensorbus._core import version as __version__
 from tensorbus.agent import TensorBusAgent
 from tensorbus.bootstrap import BootstrapInfo, bootstrap_client, setup_ptrace
 from tensorbus.client import BatchHandler, TensorBusClient
+from tensorbus.cpp import cmake_dir, include_dir
 from tensorbus.endpoint import Endpoint, Read
 from tensorbus.errors import (
     AuthenticationError,
@@ -67,8 +68,10 @@ __all__ = [
     "WithdrawnError",
     "__version__",
     "bootstrap_client",
+    "cmake_dir",
     "empty",
     "fused",
+    "include_dir",
     "plan",
     "redistribute",
     "set_log_level",

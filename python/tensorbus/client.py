@@ -13,6 +13,7 @@ from tensorbus import _core
 from tensorbus.command_queue import CommandQueue
 from tensorbus.dtensor import check_layout, dtensor_types, global_shapes, local_parts
 from tensorbus.environment import own_copy_threads, own_namespace, own_rank, store_url
+from tensorbus.extras import need
 from tensorbus.kvstore import CoreStore, connect
 from tensorbus.layout import coordinate_of, mesh_of, placement_of
 from tensorbus.link import Link
@@ -160,12 +161,7 @@ class TensorBusClient:
         if self.agent_state_lmdb_path is None:
             return None, None
         if self._state is None:
-            try:
-                import lmdb
-            except ImportError:
-                raise RuntimeError(
-                    "looking into an agent's state needs the lmdb package: pip install lmdb"
-                ) from None
+            lmdb = need("lmdb", "looking into an agent's state")
             look = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK
             file = os.open(self.agent_state_lmdb_path, look)
             try:

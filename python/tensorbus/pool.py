@@ -64,9 +64,8 @@ def share_(tensor: Any) -> Any:
             array = empty(tensor.shape, tensor.dtype)
             array[...] = tensor
         return array
-    import torch
-
-    if not isinstance(tensor, torch.Tensor):
+    torch = sys.modules.get("torch")  # who has a tensor of torch has imported it
+    if torch is None or not isinstance(tensor, torch.Tensor):
         raise TypeError(f"expected a torch tensor or a numpy array, not {type(tensor).__name__}")
     with torch.no_grad():
         pooled = place_of(tensor)

@@ -12,6 +12,7 @@
 
 #include "base/log.h"
 #include "base/mutex.h"
+#include "base/ticker.h"
 #include "os/process/process.h"
 
 namespace tensorbus::copy {
@@ -25,7 +26,7 @@ template <typename Holds>
 bool spin_until(Holds holds) {
   for (int i = 0; i < looks; ++i) {
     if (holds()) return true;
-    __builtin_ia32_pause();
+    relax();
   }
   return false;
 }

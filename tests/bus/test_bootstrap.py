@@ -126,7 +126,7 @@ def test_the_files_can_be_read_by_any_lmdb_tool(daemons):
 def test_without_the_lmdb_package_the_error_says_what_to_install(daemons, monkeypatch):
     client = daemons.client(0)
     monkeypatch.setitem(__import__("sys").modules, "lmdb", None)
-    with pytest.raises(RuntimeError, match=r"pip install lmdb"):
+    with pytest.raises(ImportError, match=r"pip install 'tensorbus\[lmdb\]'"):
         _ = client.state_env
 
 

@@ -3,6 +3,7 @@
 import re
 import subprocess
 import sys
+import tomllib
 from pathlib import Path
 
 import pytest
@@ -21,10 +22,39 @@ def test_import_needs_no_heavy_package():
     subprocess.run([sys.executable, "-c", code], check=True, timeout=30)
 
 
-def test_import_without_ray_says_what_to_install():
-    code = "import sys; sys.modules['ray'] = None; import tensorbus.ray"
+@pytest.mark.parametrize(
+    ("package", "call", "message"),
+    [
+        ("ray", "import tensorbus.ray", "tensorbus.ray needs ray: pip install 'tensorbus[ray]'"),
+        (
+            "torch",
+            "import tensorbus.ray; tensorbus.ray.register()",
+            "TENSORBUS needs torch: pip install 'tensorbus[ray]'",
+        ),
+        (
+            "torch",
+            "from tensorbus import _core; _core.empty([([1], 'float32', True)])",
+            "a tensor of torch needs torch: pip install 'tensorbus[torch]'",
+        ),
+        (
+            "lmdb",
+            "import tensorbus as t; c = object.__new__(t.TensorBusClient);"
+            "c.agent_state_lmdb_path = 'x'; c._state = None; c.state_env",
+            "an agent's state needs lmdb: pip install 'tensorbus[lmdb]'",
+        ),
+    ],
+)
+def test_what_needs_another_package_names_the_extra(package, call, message):
+    code = f"import sys; sys.modules['{package}'] = None; {call}"
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=30)
-    assert "ImportError: tensorbus.ray needs Ray: pip install 'ray>=2.60" in done.stderr
+    assert message in done.stderr
+    assert "\nImportError: " in done.stderr
+
+
+def test_extras_are_what_errors_name():
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
+    assert {"torch", "ray", "lmdb"} == set(project["optional-dependencies"])
+    assert any(need.startswith("numpy") for need in project["dependencies"])
 
 
 def test_import_is_quick():
@@ -130,9 +160,10 @@ def test_python_blocks_of_the_readme_run(number, tmp_path):
 def test_shell_blocks_of_the_readme_run(number, tmp_path):
     """Those that call the program; `make` is what is running right now."""
     block = code_blocks("sh")[number]
-    lines = [line for line in block.splitlines() if not line.startswith("make ")]
+    lines = [line for line in block.splitlines() if not re.match("(make|pip) ", line)]
     if not any(lines):
-        assert {line.split()[1] for line in block.splitlines() if line} <= make_targets()
+        made = {line.split()[1] for line in block.splitlines() if line.startswith("make ")}
+        assert made <= make_targets()
         return
     script = "set -eu\ntrap 'kill $(jobs -p) 2>/dev/null || true' EXIT\n" + "\n".join(lines)
     subprocess.run(
@@ -145,7 +176,7 @@ def test_shell_blocks_of_the_readme_run(number, tmp_path):
 
 
 def make_targets() -> set[str]:
-    return set(re.findall(r"^([a-z-]+):.*##", (ROOT / "Makefile").read_text(), re.MULTILINE))
+    return set(re.findall(r"^([a-z0-9-]+):.*##", (ROOT / "Makefile").read_text(), re.MULTILINE))
 
 
 def test_readme_has_blocks_of_both_kinds():
@@ -155,7 +186,7 @@ def test_readme_has_blocks_of_both_kinds():
 
 def test_make_help_lists_every_promised_target():
     promised = {"demo", "build", "test", "test-long", "test-tsan", "bench", "lint", "format"}
-    assert promised | {"clean", "help"} <= make_targets()
+    assert promised | {"clean", "help", "wheel", "release", "test-aarch64"} <= make_targets()
 
 
 def test_environment_variables_are_documented_and_few():
@@ -169,18 +200,27 @@ def test_environment_variables_are_documented_and_few():
 
 
 def exported_by(library: Path) -> list[str]:
-    """Names of its dynamic symbols, without arguments and without what the compiler adds."""
-    told = subprocess.run(
-        ["nm", "-DC", "--defined-only", library], capture_output=True, text=True, check=True
-    ).stdout
-    names = [line.split(" ", 2)[2] for line in told.splitlines()]
+    """Names of its dynamic symbols."""
+    return symbols("-D", library)
+
+
+def defined_by(archive: Path) -> list[str]:
+    """Names that programs can link to, without what the compiler adds."""
+    names = symbols("-g", archive)
     return [re.sub(r"^(typeinfo( name)?|vtable|guard variable) for ", "", name) for name in names]
 
 
-def test_the_library_exports_what_public_headers_name_and_no_more():
+def symbols(which: str, file: Path) -> list[str]:
+    told = subprocess.run(
+        ["nm", which, "-C", "--defined-only", file], capture_output=True, text=True, check=True
+    ).stdout
+    return [line.split(" ", 2)[2] for line in told.splitlines() if line.count(" ") > 1]
+
+
+def test_the_archive_for_cpp_has_what_public_headers_name_and_no_more():
     headers = "\n".join(path.read_text() for path in (ROOT / "include/tensorbus").glob("*.h"))
     declared = set(re.findall(r"~?\w+", headers))
-    exported = exported_by(ROOT / "build/release/libtensorbus.so")
+    exported = defined_by(ROOT / "build/release/libtensorbus.a")
     assert len(exported) > 100
     unknown = []
     for name in exported:

@@ -13,6 +13,7 @@ import types
 from pathlib import Path
 
 import tensorbus.fserver
+from tensorbus.extras import need
 
 
 def install() -> None:
@@ -22,6 +23,7 @@ def install() -> None:
     package.__dict__.update(f=tensorbus.fserver, __path__=[])
     sys.modules["fserver"] = package
     if os.environ.get("TENSORBUS_CUDA_SHIM") == "1":
+        need("torch", "TENSORBUS_CUDA_SHIM")
         from tensorbus.fserver import cuda_shim
 
         cuda_shim.install()

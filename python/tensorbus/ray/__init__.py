@@ -5,10 +5,12 @@
 >>> @ray.method(tensor_transport="TENSORBUS")
 """
 
+from tensorbus.extras import missing as _missing
+
 try:
     import ray as _ray  # noqa: F401
 except ImportError as error:
-    raise ImportError("tensorbus.ray needs Ray: pip install 'ray>=2.60,<2.61'") from error
+    raise _missing("ray", "tensorbus.ray") from error
 
 from tensorbus.ray.agent_group import AgentGroup, agents, client
 from tensorbus.ray.registration import register, setup_hook

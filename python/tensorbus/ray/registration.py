@@ -6,6 +6,7 @@ import ray
 from ray.experimental.rdt import util
 
 from tensorbus.errors import UnsupportedError
+from tensorbus.extras import need
 from tensorbus.ray.transport import NumpyTransport, TensorBusTransport
 
 _lock = threading.Lock()
@@ -25,8 +26,7 @@ def register(numpy: bool = False) -> None:
             "tensorbus.ray is made for Ray 2.60, whose interface for transports is not yet "
             f"stable; this is {ray.__version__}"
         )
-    import torch
-
+    torch = need("torch", "the transport TENSORBUS", extra="ray")
     transports: list[tuple[type[TensorBusTransport], type]] = [(TensorBusTransport, torch.Tensor)]
     if numpy:
         import numpy as np

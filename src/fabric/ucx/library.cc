@@ -81,11 +81,17 @@ void add_matches(const std::filesystem::path& pattern, std::vector<std::string>&
   ::globfree(&found);
 }
 
+// Of the extension, or of the program, which the loader knows by the name that it was called by.
+std::filesystem::path own_file() {
+  const std::filesystem::path own = file_of(reinterpret_cast<const void*>(&own_file));
+  std::error_code ignored;
+  return own.has_parent_path() ? own : std::filesystem::read_symlink("/proc/self/exe", ignored);
+}
+
 // Packages of Python that bring UCX along, where they are installed beside ours: our extension lies
 // in site-packages/tensorbus, our program in the environment's bin.
 void add_python_packages(std::vector<std::string>& files) {
-  const std::filesystem::path own = file_of(reinterpret_cast<const void*>(&add_python_packages));
-  const std::filesystem::path above = own.parent_path().parent_path();
+  const std::filesystem::path above = own_file().parent_path().parent_path();
   for (const auto& site : {above, above / "lib" / "python3*" / "site-packages"}) {
     add_matches(site / "libucx" / "lib" / soname, files);
     add_matches(site / "nixl*.libs" / "libucp*.so*", files);

@@ -5,6 +5,7 @@
 
 #include "base/clock.h"
 #include "base/log.h"
+#include "base/ticker.h"
 
 namespace tensorbus::push_pull {
 namespace {
@@ -14,8 +15,6 @@ constexpr unsigned polls_per_look = 16;
 constexpr Duration signals_every = std::chrono::milliseconds(20);
 // While callers come and go our own thread only looks whether they still do.
 constexpr Duration between_looks = std::chrono::milliseconds(5);
-
-void relax() noexcept { __builtin_ia32_pause(); }
 
 }  // namespace
 

@@ -1,10 +1,10 @@
 #include "store/etcd/json.h"
 
 #include <fmt/format.h>
-#include <openssl/evp.h>
 
 #include <algorithm>
 #include <charconv>
+#include <utility>
 
 #include "base/secret.h"
 
@@ -19,27 +19,10 @@ std::string own_key(std::string_view rest) { return std::string(own_prefix).appe
 
 bool is_own(std::string_view key) noexcept { return key.starts_with(own_prefix); }
 
-std::string to_base64(std::string_view bytes) {
-  std::string encoded((bytes.size() + 2) / 3 * 4 + 1, '\0');
-  const int size = EVP_EncodeBlock(reinterpret_cast<unsigned char*>(encoded.data()),
-                                   reinterpret_cast<const unsigned char*>(bytes.data()),
-                                   static_cast<int>(bytes.size()));
-  encoded.resize(static_cast<std::size_t>(size));
-  return encoded;
-}
-
 std::string from_base64(std::string_view text) {
-  std::string bytes(text.size() / 4 * 3, '\0');
-  const int size = EVP_DecodeBlock(reinterpret_cast<unsigned char*>(bytes.data()),
-                                   reinterpret_cast<const unsigned char*>(text.data()),
-                                   static_cast<int>(text.size()));
-  if (size < 0 || text.size() % 4 != 0) {
-    throw Error(Code::failed, "etcd's answer holds bytes that are not base64");
-  }
-  // The decoder counts the padding as zero bytes.
-  const auto padding = text.ends_with("==") ? 2U : text.ends_with('=') ? 1U : 0U;
-  bytes.resize(static_cast<std::size_t>(size) - padding);
-  return bytes;
+  auto bytes = bytes_of_base64(text);
+  if (!bytes) throw Error(Code::failed, "etcd's answer holds bytes that are not base64");
+  return std::move(*bytes);
 }
 
 const Json& child(const Json& object, const char* field) {

@@ -8,6 +8,7 @@
 #include <string_view>
 #include <vector>
 
+#include "store/common/base64.h"
 #include "tensorbus/store.h"
 
 namespace tensorbus::store::etcd {
@@ -19,7 +20,6 @@ inline constexpr std::string_view own_prefix = "__tensorbus_store/";
 std::string own_key(std::string_view rest);
 bool is_own(std::string_view key) noexcept;
 
-std::string to_base64(std::string_view bytes);
 // Throws Error(failed) if the text is not base64.
 std::string from_base64(std::string_view text);
 

@@ -1,0 +1,18 @@
+"""Packages that only some calls need."""
+
+import importlib
+from typing import Any
+
+
+def missing(package: str, what: str, extra: str = "") -> ImportError:
+    """``what`` needs that package: names the extra of ours that installs it, which is called like
+    the package unless told otherwise."""
+    return ImportError(f"{what} needs {package}: pip install 'tensorbus[{extra or package}]'")
+
+
+def need(package: str, what: str, extra: str = "") -> Any:
+    """That package, imported, or an error as of ``missing``."""
+    try:
+        return importlib.import_module(package)
+    except ImportError as error:
+        raise missing(package, what, extra) from error

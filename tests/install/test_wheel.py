@@ -1,0 +1,198 @@
+"""The wheel that `make wheel` packs: what is in it, and that it works where only Python is."""
+
+import os
+import shutil
+import subprocess
+import sys
+import zipfile
+from pathlib import Path
+
+import pytest
+import tensorbus
+
+ROOT = Path(__file__).resolve().parents[2]
+FIRST_TRANSFER = Path(__file__).parent / "first_transfer.py"
+
+
+def run(*command: str | Path, timeout: float = 120, env: dict[str, str] | None = None) -> str:
+    done = subprocess.run(
+        command, capture_output=True, text=True, timeout=timeout, cwd="/", env=env
+    )
+    assert done.returncode == 0, done.stdout + done.stderr
+    return done.stdout
+
+
+@pytest.fixture(scope="module")
+def wheel(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Packed from what `make build` has built."""
+    folder = tmp_path_factory.mktemp("wheel")
+    return Path(run(sys.executable, ROOT / "tools/wheel.py", "--output", folder).strip())
+
+
+@pytest.fixture(scope="module")
+def environment(wheel: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A virtual environment with the wheel alone, and the numpy of this one."""
+    return environment_with(wheel, Path(sys.executable), tmp_path_factory.mktemp("clean"))
+
+
+def environment_with(wheel: Path, python: Path, folder: Path) -> Path:
+    run(python, "-m", "venv", "--without-pip", folder)
+    inside = folder / "bin/python"
+    pip = [sys.executable, "-m", "pip", "--python", inside]
+    run(*pip, "install", "-q", "--no-index", "--no-deps", wheel)
+    return folder
+
+
+def borrow_numpy(environment: Path) -> dict[str, str]:
+    import numpy as np
+
+    folder = environment / "borrowed"
+    folder.mkdir(exist_ok=True)
+    packages = Path(np.__file__).parents[1]
+    for name in ("numpy", "numpy.libs"):
+        if (packages / name).exists() and not (folder / name).exists():
+            (folder / name).symlink_to(packages / name)
+    return {"PYTHONPATH": str(folder), "PATH": os.environ["PATH"]}
+
+
+def test_the_wheel_runs_anywhere(wheel: Path):
+    """No library of others, no folder of this machine, no symbol that old systems lack."""
+    told = run(sys.executable, ROOT / "tools/check_wheel.py", wheel)
+    assert told == "wheel: 1 checked, nothing is wrong\n"
+
+
+def test_a_wheel_that_does_not_run_anywhere_is_found_out(wheel: Path, tmp_path: Path):
+    bad = tmp_path / wheel.name
+    shutil.copy(wheel, bad)
+    with zipfile.ZipFile(bad, "a") as archive:
+        archive.write("/bin/bash", "tensorbus/shell")
+        archive.writestr("tensorbus/where.txt", f"built in {ROOT}/build")
+    done = subprocess.run(
+        [sys.executable, ROOT / "tools/check_wheel.py", bad], capture_output=True, text=True
+    )
+    assert done.returncode == 1
+    assert "tensorbus/shell: it needs libtinfo.so" in done.stdout
+    assert f"tensorbus/where.txt: it names {ROOT}/" in done.stdout
+
+
+def test_an_environment_with_the_wheel_alone_has_package_and_program(environment: Path):
+    code = "import tensorbus; print(tensorbus.__file__, tensorbus.__version__)"
+    file, version = run(environment / "bin/python", "-c", code).split()
+    assert file.startswith(str(environment))
+    assert version == tensorbus.__version__
+    assert run(environment / "bin/tensorbus", "--version").strip() == f"tensorbus {version}"
+
+
+def test_a_version_goes_from_process_to_process(environment: Path):
+    told = run(environment / "bin/python", FIRST_TRANSFER, env=borrow_numpy(environment))
+    assert "every element is right" in told
+
+
+def test_the_package_says_where_cpp_finds_it(environment: Path):
+    code = "import tensorbus as t; print(t.include_dir()); print(t.cmake_dir())"
+    include, cmake = run(environment / "bin/python", "-c", code).splitlines()
+    headers = {path.name for path in (ROOT / "include/tensorbus").iterdir()}
+    assert headers == {path.name for path in Path(include, "tensorbus").iterdir()}
+    assert Path(cmake, "tensorbus-config.cmake").is_file()
+    with pytest.raises(RuntimeError, match="cmake --install build/release"):
+        tensorbus.cmake_dir()
+
+
+def later_pythons() -> list[Path]:
+    """From 3.12 on, with their headers: on the path, or beside those that pyenv has."""
+    names = [shutil.which(f"python3.{minor}") for minor in range(12, 16)]
+    found = [Path(name) for name in names if name]
+    found += sorted(Path.home().glob(".pyenv/versions/3.1[2-9].*/bin/python"))
+    return [python for python in found if has_headers(python)]
+
+
+def has_headers(python: Path) -> bool:
+    code = (
+        "import sysconfig, os, sys; assert sys.version_info >= (3, 12);"
+        "assert os.path.exists(sysconfig.get_path('include') + '/Python.h')"
+    )
+    return subprocess.run([python, "-c", code], capture_output=True).returncode == 0
+
+
+@pytest.mark.long
+@pytest.mark.timeout(3600)
+def test_one_wheel_serves_all_later_pythons(tmp_path: Path):
+    pythons = later_pythons()
+    if not pythons:
+        pytest.skip("no Python from 3.12 on with its headers is here")
+    run(ROOT / "tools/build_abi3", pythons[0], tmp_path / "dist", timeout=3000)
+    (wheel,) = (tmp_path / "dist").iterdir()
+    assert "-cp312-abi3-" in wheel.name
+    run(sys.executable, ROOT / "tools/check_wheel.py", wheel)
+    for number, python in enumerate(pythons):
+        environment = environment_with(wheel, python, tmp_path / f"environment{number}")
+        pip = [sys.executable, "-m", "pip", "--python", environment / "bin/python"]
+        run(*pip, "install", "-q", "--only-binary", ":all:", "numpy>=2.1", timeout=300)
+        assert "is right" in run(environment / "bin/python", FIRST_TRANSFER)
+
+
+@pytest.mark.long
+@pytest.mark.timeout(3600)
+@pytest.mark.parametrize("suite", ["bookworm", "trixie", "jammy"])
+def test_a_fresh_root_needs_nothing_else(suite: str, wheel: Path, tmp_path: Path):
+    """`tools/try_wheel`: without a compiler or a network, then find_package with a compiler."""
+    minor = {"bookworm": 11, "trixie": 13, "jammy": 11}[suite]
+    if minor != sys.version_info.minor:
+        pythons = [path for path in later_pythons() if path.resolve().name == f"python3.{minor}"]
+        if not pythons:
+            pytest.skip(f"{suite} has Python 3.{minor}, for which no wheel can be built here")
+        run(ROOT / "tools/build_abi3", pythons[0], tmp_path / "dist", timeout=3000)
+        (wheel,) = (tmp_path / "dist").iterdir()
+    packages = tmp_path / "packages"
+    download = [sys.executable, "-m", "pip", "download", "-q", "--only-binary", ":all:"]
+    for needed in ("numpy>=2.1", "libucx-cu12"):
+        version = ("--python-version", f"3.{minor}", "-d", packages)
+        run(*download, *version, "--no-deps", needed, timeout=300)
+    run(ROOT / "tools/setup", "--roots", timeout=600)
+    done = subprocess.run(
+        [ROOT / "tools/try_wheel", suite, wheel, packages],
+        capture_output=True,
+        text=True,
+        timeout=3000,
+        env=os.environ | torch_of(minor),
+    )
+    if done.returncode == 77:
+        pytest.skip(done.stderr.strip())
+    assert done.returncode == 0, done.stdout + done.stderr
+    print(done.stdout)
+    assert "every element is right" in done.stdout
+    assert "site-packages/libucx/lib/libucp" in done.stdout
+    assert "hello from the store" in done.stdout
+
+
+def torch_of(minor: int) -> dict[str, str]:
+    """The packages of this interpreter, if a root's can use them."""
+    import torch
+
+    same = minor == sys.version_info.minor
+    return {"TORCH": str(Path(torch.__file__).parents[1])} if same else {}
+
+
+@pytest.mark.long
+@pytest.mark.timeout(3600)
+def test_aarch64():
+    told = run(ROOT / "tools/test_aarch64", timeout=3500)
+    assert "aarch64: redistributed, every element is right" in told
+
+
+@pytest.mark.long
+@pytest.mark.timeout(3600)
+def test_pip_installs_from_sources_and_leaves_them_alone(tmp_path: Path):
+    """With the system's shared libraries, and a shared object for C++."""
+    sources, site = tmp_path / "sources", tmp_path / "site"
+    sources.mkdir()
+    archive = subprocess.run(["git", "archive", "HEAD"], cwd=ROOT, capture_output=True, check=True)
+    subprocess.run(["tar", "x", "-C", sources], input=archive.stdout, check=True)
+    before = set(sources.rglob("*"))
+    pip = [sys.executable, "-m", "pip", "install", "-q", "--no-deps", "--no-build-isolation"]
+    assert run(*pip, "--target", site, sources, timeout=3500) == ""
+    assert set(sources.rglob("*")) == before
+    assert (site / "tensorbus/sdk/lib/libtensorbus.so").exists()
+    env = {"PYTHONPATH": str(site), "PATH": os.environ["PATH"]}
+    code = "import tensorbus; print(tensorbus.__file__, tensorbus.cmake_dir())"
+    assert run(sys.executable, "-c", code, env=env).count(str(site)) == 2

@@ -1,0 +1,124 @@
+"""Checks that wheels run anywhere: `tools/check_wheel.py dist/*.whl`. Says what is wrong with them.
+
+Nothing but the C library is asked of a system, in a version that all supported ones have; no folder
+of the machine that built it is named; the extension exports its entry alone; it is small.
+"""
+
+import re
+import sys
+import sysconfig
+import tempfile
+import zipfile
+from collections.abc import Iterator
+from pathlib import Path
+
+from elftools.elf.dynamic import DynamicSection
+from elftools.elf.elffile import ELFFile
+from elftools.elf.gnuversions import GNUVerNeedSection
+
+ROOT = Path(__file__).resolve().parents[1]
+MOST_BYTES = 12_000_000
+NEWEST_GLIBC = (2, 34)  # that of UBI 9; Ubuntu 22.04 and Debian 12 have newer ones
+# libgcc_s: every system has it, libc needs it to end threads.
+SYSTEM = re.compile(r"(libc|libm|libdl|libpthread|librt)\.so\.\d|libgcc_s\.so\.1|ld-linux-.*")
+WANTED = [
+    "tensorbus/__init__.py",
+    "tensorbus/_core.pyi",
+    "tensorbus/py.typed",
+    "tensorbus/sdk/include/tensorbus/bus.h",
+    "tensorbus/sdk/lib/libtensorbus.a",
+    "tensorbus/sdk/lib/cmake/tensorbus/tensorbus-config.cmake",
+    "tensorbus-*.data/scripts/tensorbus",
+    "tensorbus-*.dist-info/licenses/LICENSE",
+]
+STRANGE = re.compile(r"\.pyc$|__pycache__|_test\.|\.o$|/testing/")
+
+
+def own_folders() -> set[bytes]:
+    """Of this machine, that no wheel may name."""
+    prefix = sysconfig.get_config_var("prefix")
+    folders = {ROOT, Path.home()}
+    if prefix not in ("/usr", "/usr/local"):
+        folders.add(Path(prefix))
+    return {f"{folder}/".encode() for folder in folders}
+
+
+def sections(elf: ELFFile, kind: type) -> list[object]:
+    return [section for section in elf.iter_sections() if isinstance(section, kind)]
+
+
+def wrong_needs(elf: ELFFile) -> Iterator[str]:
+    for section in sections(elf, DynamicSection):
+        for tag in section.iter_tags():
+            if tag.entry.d_tag == "DT_NEEDED" and not SYSTEM.fullmatch(tag.needed):
+                yield f"it needs {tag.needed}"
+            if tag.entry.d_tag in ("DT_RPATH", "DT_RUNPATH"):
+                yield "it has a path for libraries"
+
+
+def glibc_versions(elf: ELFFile) -> set[tuple[int, ...]]:
+    names = [
+        version.name
+        for section in sections(elf, GNUVerNeedSection)
+        for _, versions in section.iter_versions()
+        for version in versions
+    ]
+    matches = [re.fullmatch(r"GLIBC_([\d.]+)", name) for name in names]
+    return {tuple(int(part) for part in match[1].split(".")) for match in matches if match}
+
+
+def exported(elf: ELFFile) -> set[str]:
+    table = elf.get_section_by_name(".dynsym")
+    return {
+        symbol.name
+        for symbol in (table.iter_symbols() if table else ())
+        if symbol.entry.st_shndx != "SHN_UNDEF" and symbol.entry.st_info.bind != "STB_LOCAL"
+    }
+
+
+def faults_of_binary(name: str, elf: ELFFile) -> Iterator[str]:
+    yield from wrong_needs(elf)
+    newest = max(glibc_versions(elf), default=(0,))
+    if newest > NEWEST_GLIBC:
+        yield f"it needs glibc {'.'.join(map(str, newest))}"
+    if "_core" in name and exported(elf) != {"PyInit__core"}:
+        yield f"it exports {sorted(exported(elf))[:5]}"
+    if elf.get_section_by_name(".symtab") is not None:
+        yield "it is not stripped"
+
+
+def faults_of_file(name: str, path: Path) -> Iterator[str]:
+    content = path.read_bytes()
+    for folder in own_folders():
+        if folder in content:
+            yield f"it names {folder.decode()}"
+    if content.startswith(b"\x7fELF"):
+        with path.open("rb") as file:
+            yield from faults_of_binary(name, ELFFile(file))
+
+
+def faults_of(wheel: Path) -> Iterator[str]:
+    if wheel.stat().st_size > MOST_BYTES:
+        yield f"it has {wheel.stat().st_size} bytes, more than {MOST_BYTES}"
+    if "-manylinux_2_34_" not in wheel.name:
+        yield "its platform is not manylinux_2_34"
+    with tempfile.TemporaryDirectory() as folder, zipfile.ZipFile(wheel) as archive:
+        archive.extractall(folder)
+        for pattern in WANTED:
+            if not any(Path(folder).glob(pattern)):
+                yield f"there is no {pattern}"
+        for name in archive.namelist():
+            if STRANGE.search(name):
+                yield f"{name} has no place in it"
+            for fault in faults_of_file(name, Path(folder, name)):
+                yield f"{name}: {fault}"
+
+
+def main() -> None:
+    faults = [f"{wheel}: {fault}" for wheel in sys.argv[1:] for fault in faults_of(Path(wheel))]
+    print("\n".join(faults) or f"wheel: {len(sys.argv) - 1} checked, nothing is wrong")
+    sys.exit(1 if faults else 0)
+
+
+if __name__ == "__main__":
+    main()
