@@ -4,7 +4,7 @@ SHELL := /bin/bash
 PYTHON := .venv/bin/python
 # The interpreter that the extension is built for is the one in .venv.
 CONFIGURE = cmake --preset $(1) -DPython_EXECUTABLE=$(CURDIR)/$(PYTHON) --log-level=WARNING
-COMPILE = [ -f build/$(1)/build.ninja ] || $(call CONFIGURE,$(1)); cmake --build build/$(1)
+COMPILE = [ build/$(1)/build.ninja -nt CMakePresets.json ] || $(call CONFIGURE,$(1)); cmake --build build/$(1)
 
 .PHONY: help setup build demo check test test-long test-tsan test-aarch64 wheel release bench lint format clean
 
