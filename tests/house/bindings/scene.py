@@ -526,14 +526,21 @@ class Job:
         self.taken.append(handler)
         return handler
 
+    def next_taken(self) -> int | None:
+        """Nothing if there is none; the other thread may have been quicker."""
+        try:
+            return self.taken.pop()
+        except IndexError:
+            return None
+
     def push(self) -> int:
         """A request that waits for its answer; those before it get theirs, or there is no room."""
         with contextlib.suppress(RuntimeError):
             while self.server.get_batch(0.0, None, self.take):
                 pass
-        while self.taken:
+        while (handler := self.next_taken()) is not None:
             with contextlib.suppress(RuntimeError):
-                self.server.respond([torch.ones(4)], self.taken.pop())
+                self.server.respond([torch.ones(4)], handler)
         return int(self.worker.push_pull(*self.request()))
 
     @staticmethod
@@ -551,9 +558,10 @@ class Job:
     def received(self) -> int:
         self.push()
         self.server.get_batch(0.2, None, self.take)
-        if not self.taken:
+        handler = self.next_taken()
+        if handler is None:
             raise TimeoutError("another thread has answered it")
-        return self.taken.pop()
+        return handler
 
     def calls(self) -> dict[str, Arguments]:
         worker, server = self.worker, self.server
