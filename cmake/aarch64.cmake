@@ -18,5 +18,5 @@ set(GTest_DIR ${libraries}/cmake/GTest)
 set(ucx_DIR ${libraries}/cmake/ucx)
 # The interpreter is the machine's own, and only tells where nanobind is.
 set(Python_INCLUDE_DIR ${root}/usr/include/python3.11)
-set(Python_SOABI cpython-311-aarch64-linux-gnu)
+set(SKBUILD_SOABI cpython-311-aarch64-linux-gnu)  # what nanobind asks for first
 include_directories(SYSTEM ${root}/usr/include/aarch64-linux-gnu)

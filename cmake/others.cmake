@@ -28,7 +28,9 @@ set(TENSORBUS_RUNTIME old_glibc)
 
 add_library(fmt STATIC EXCLUDE_FROM_ALL ${sources}/fmtlib/src/format.cc)
 add_library(fmt::fmt ALIAS fmt)
-add_library(hwy STATIC EXCLUDE_FROM_ALL ${sources}/highway/hwy/targets.cc)
+add_library(hwy STATIC EXCLUDE_FROM_ALL
+  ${sources}/highway/hwy/targets.cc ${sources}/highway/hwy/per_target.cc)
+target_include_directories(hwy PRIVATE ${sources}/highway)  # it includes itself, per processor
 add_library(hwy::hwy ALIAS hwy)
 add_library(lmdb STATIC EXCLUDE_FROM_ALL
   ${sources}/lmdb/libraries/liblmdb/mdb.c ${sources}/lmdb/libraries/liblmdb/midl.c)
