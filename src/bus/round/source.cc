@@ -50,6 +50,12 @@ void Source::subscribe(const PeerConnectionPtr& connection, std::uint64_t serial
   }
 }
 
+bool Source::is_for(const PeerConnectionPtr& connection, const AgentMessage& message) const {
+  if (message.generation != generation_) return false;
+  const auto found = subscriptions_.find(message.serial);
+  return found != subscriptions_.end() && found->second.connection == connection;
+}
+
 void Source::on_message(const PeerConnectionPtr& connection, const AgentMessage& message) {
   const auto found = subscriptions_.find(message.serial);
   if (found == subscriptions_.end() || found->second.connection != connection) return;

@@ -25,6 +25,7 @@ class Source {
 
   std::int64_t generation() const noexcept { return generation_; }
   bool knows(std::uint64_t serial) const { return subscriptions_.contains(serial); }
+  bool is_for(const PeerConnectionPtr& connection, const AgentMessage& message) const;
 
   // Answers the reader with the region and a word of its own. An older subscription of the same
   // reader ends. `digests` make the checksums, if the reader wants any.
