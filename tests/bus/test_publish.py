@@ -82,6 +82,24 @@ def test_a_shelf_of_a_narrower_type_gives_what_torch_gives(bus: Bus):
     assert same_bits(got["count"], sent["count"])
 
 
+@pytest.mark.proves("L1.2")
+def test_what_is_to_be_reduced_is_kept_in_its_own_type(bus: Bus):
+    """Narrowed before the sum it would be rounded twice."""
+    trainers, (engine,) = publishers(bus, [0, 1]), links(bus, "engine", "trainer", [2])
+    parts = [torch.randn(1000) * 1e3, torch.randn(1000)]
+    together(
+        *(lambda rank=rank, link=link: link.publish(
+            "policy", {"w": dtensor(parts[rank], [1000], [0, 1], [("P",)], rank)},
+            dtype=torch.bfloat16)
+          for rank, link in enumerate(trainers)),
+    )  # fmt: skip
+    exact, narrow = {"w": torch.zeros(1000)}, {"w": torch.zeros(1000).bfloat16()}
+    engine.pull("policy", exact)
+    assert same_bits(exact["w"], parts[0] + parts[1])
+    engine.pull("policy", narrow)
+    assert same_bits(narrow["w"], (parts[0] + parts[1]).bfloat16())
+
+
 @pytest.mark.proves("L1.3")
 def test_layouts_of_both_sides_may_differ(bus: Bus):
     whole = torch.arange(35.0).reshape(5, 7)
