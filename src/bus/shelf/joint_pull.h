@@ -33,6 +33,8 @@ class JointPull {
   void close();
   // Empty: nobody but the senders.
   std::string waits_for() const;
+  // The ranks of this side that it names.
+  std::vector<Rank> awaited() const;
 
   void on_message(const PeerConnectionPtr& connection, const AgentMessage& message);
   void on_lost(const PeerConnectionPtr& connection, const Status& why);

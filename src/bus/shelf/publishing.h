@@ -7,6 +7,7 @@
 #include <optional>
 #include <string>
 
+#include "bus/registration/awaited.h"
 #include "bus/registration/own_registration.h"
 #include "bus/shelf/shelves.h"
 
@@ -40,6 +41,8 @@ class Publishing {
 
   void step();
   TimePoint wake_at() const;
+  // What the version that waits waits for; nothing if none does.
+  Awaited awaited() const;
   // Nothing if none waits.
   std::string current() const { return waiting_ || early_ ? "publish" : ""; }
 
