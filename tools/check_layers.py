@@ -30,6 +30,8 @@ MAY_USE: dict[str, set[str]] = {
     "plan": {"base", "tensor"},
     "plan/report": {"base", "tensor", "plan"},
     "copy": {"base", "os/process", "tensor", "plan"},
+    "device/core": {"base"} | OS,
+    "device/cuda": {"base", "device/core"} | OS,
     "store/common": BELOW_STORE,
     "store/protocol": BELOW_STORE | {"store/common"},
     "store/engine": BELOW_STORE | {"store/common", "store/protocol"},
@@ -74,7 +76,7 @@ MAY_USE: dict[str, set[str]] = {
     "program": BELOW_BUS
     | FABRICS
     | {"bus/files", "bus/directory", "bus/host", "push_pull/job", "bus", "push_pull"}
-    | {"plan/report"},
+    | {"plan/report", "device/core", "device/cuda"},
     "python": BELOW_BUS
     | FABRICS
     | {"plan/report", "endpoint", "store/torch", "bus", "push_pull", "push_pull/request"}
@@ -86,6 +88,8 @@ FOR_TESTS = {
     "wire/testing",
     "os/testing",
     "plan/testing",
+    "device/fake",
+    "device/conformance",
     "store/testing",
     "fabric/memory",
     "fabric/conformance",

@@ -28,6 +28,8 @@ void look_at_shared_memory(Findings& findings);
 void look_at_network(Findings& findings, const std::string& bind, const fabric::PortRange& ports);
 // `peer`: an encoded address or descriptor.
 void look_at_peer(Findings& findings, const std::string& peer, const std::string& bind);
+// `asked_for`: loads the driver and uses its devices; else nothing of them is touched.
+void look_at_devices(Findings& findings, bool asked_for);
 void look_at_settings(Findings& findings);
 
 // A table for people; problems with what to do about them.

@@ -44,7 +44,8 @@ def test_a_sound_machine_has_no_problems():
 
 def test_json_has_the_same_findings():
     found = findings()
-    assert {"machine", "limits", "same host", "network", "settings"} == {key[0] for key in found}
+    sections = {"machine", "limits", "same host", "network", "devices", "settings"}
+    assert sections == {key[0] for key in found}
     soft, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
     assert found["limits", "descriptors"]["value"].startswith(str(soft))
     assert all(row["state"] in ("ok", "note", "problem") for row in found.values())
