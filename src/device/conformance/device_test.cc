@@ -5,6 +5,7 @@
 #include <gtest/gtest.h>
 #include <poll.h>
 
+#include <algorithm>
 #include <cstring>
 #include <functional>
 #include <random>
@@ -75,7 +76,7 @@ TEST_P(DeviceTest, TheHostGetsWhatTheStreamHadBeenGiven) {
 
 TEST_P(DeviceTest, TheDeviceGetsWhatTheHostHas) {
   Window window(device(), 10'000);
-  window.bytes = random_bytes(window.bytes.size());
+  std::ranges::copy(random_bytes(window.bytes.size()), window.bytes.begin());
   std::byte* const memory = bench_->allocate(window.bytes.size());
   const auto queue = device().open_queue();
   ASSERT_TRUE(bench_->finish(copy(*queue, window.bytes.data(), memory, window.bytes.size())));

@@ -89,10 +89,10 @@ const std::vector<const char*>& all_functions() {
 
 // What a device does when the n-th call of one function fails: it works, or says that it does not.
 Status outcome_of(const std::string& failure) {
-  const Standin driver(failing(failure));
-  const User user(driver);
-  if (user.memory() == 0) return {};  // the user's own call, not ours
   try {
+    const Standin driver(failing(failure));
+    const User user(driver);
+    if (user.memory() == 0) return {};  // the user's own call, not ours
     Journey journey(driver);
     journey.allocated = user.memory();
     return journey.run();

@@ -49,20 +49,22 @@ TEST(CudaLibrary, ALibraryThatIsNoDriverIsRefused) {
 
 // proves: V1.1
 TEST(CudaLibrary, ADriverThatIsTooOldIsNamedWithItsVersion) {
-  const Status refusal = refusal_of([] { const Standin driver({{"STANDIN_VERSION", "11080"}}); });
+  const Status refusal = refusal_of([] {
+    const Standin driver(Standin::Variables{{"STANDIN_VERSION", "11080"}});
+  });
   EXPECT_EQ(refusal.code, Code::unsupported);
   EXPECT_THAT(refusal.message, AllOf(HasSubstr("CUDA 11.8"), HasSubstr("12.0 or later")));
 }
 
 TEST(CudaLibrary, WithoutADeviceTheErrorHasAHint) {
-  const Standin driver({{"STANDIN_DEVICES", "0"}});
+  const Standin driver(Standin::Variables{{"STANDIN_DEVICES", "0"}});
   const Status refusal = refusal_of([&] { cuda::initialise(driver.functions()); });
   EXPECT_EQ(refusal.code, Code::unsupported);
   EXPECT_THAT(refusal.message, AllOf(HasSubstr("CUDA_ERROR_NO_DEVICE"), HasSubstr("--gpus all")));
 }
 
 TEST(CudaLibrary, DevicesAreListedWithNamesAndUuids) {
-  const Standin driver({{"STANDIN_DEVICES", "2"}});
+  const Standin driver(Standin::Variables{{"STANDIN_DEVICES", "2"}});
   cuda::initialise(driver.functions());
   const std::vector<Info> devices = cuda::list(driver.functions());
   ASSERT_EQ(devices.size(), 2U);
@@ -73,7 +75,7 @@ TEST(CudaLibrary, DevicesAreListedWithNamesAndUuids) {
 }
 
 TEST(CudaLibrary, ADeviceThatIsNotThereIsRefused) {
-  const Standin driver({{"STANDIN_DEVICES", "1"}});
+  const Standin driver(Standin::Variables{{"STANDIN_DEVICES", "1"}});
   EXPECT_EQ(code_of([&] { cuda::make(driver.functions(), {1}, {}); }), Code::unsupported);
 }
 

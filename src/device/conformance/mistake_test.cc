@@ -84,7 +84,7 @@ struct Case {
 class Mistake : public testing::TestWithParam<Case> {
  protected:
   static bool holds(bool forgets) {
-    const Standin driver({{"STANDIN_LAZY", "1"}});
+    const Standin driver(Standin::Variables{{"STANDIN_LAZY", "1"}});
     cuda::Functions functions = driver.functions();
     if (forgets) GetParam().forget(functions);
     StandinBench bench(driver, functions);

@@ -28,30 +28,29 @@ void check_not_capturing(Calls& calls, Stream stream) {
 
 }  // namespace
 
-EventMoment::EventMoment(std::shared_ptr<Engine> engine, device::Stream stream)
-    : engine_(std::move(engine)) {
-  engine_->check_not_forked();
-  const Visit visit(*engine_);
-  check_not_capturing(engine_->calls(), handle_of(stream));
-  event_ = engine_->events().take();
+Recording::Recording(Engine& engine, device::Stream stream) : engine_(engine) {
+  engine_.check_not_forked();
+  const Visit visit(engine_);
+  check_not_capturing(engine_.calls(), handle_of(stream));
+  event_ = engine_.events().take();
   try {
     record(stream);
   } catch (...) {
-    engine_->events().give_back(event_);
+    engine_.events().give_back(event_);
     throw;
   }
 }
 
-EventMoment::~EventMoment() {
-  if (!engine_->is_forked()) engine_->events().give_back(event_);
+Recording::~Recording() {
+  if (!engine_.is_forked()) engine_.events().give_back(event_);
 }
 
-void EventMoment::record(device::Stream stream) {
-  const Result result = engine_->calls().ask(&Functions::cuEventRecord, event_, handle_of(stream));
+void Recording::record(device::Stream stream) {
+  const Result result = engine_.calls().ask(&Functions::cuEventRecord, event_, handle_of(stream));
   if (result == invalid_handle || result == invalid_context) {
-    refuse(engine_->calls().id(), "is none of this device's");
+    refuse(engine_.calls().id(), "is none of this device's");
   }
-  if (result != success) throw Error(Code::failed, engine_->calls().text_of(result));
+  if (result != success) throw Error(Code::failed, engine_.calls().text_of(result));
 }
 
 }  // namespace tensorbus::device::cuda

@@ -10,8 +10,10 @@ namespace {
 
 using Shared = std::shared_ptr<StreamQueue::State>;
 
-const EventMoment& recorded(const Moment& moment) {
-  return dynamic_cast<const EventMoment&>(moment);
+using SharedRecording = std::shared_ptr<const Recording>;
+
+SharedRecording recording_of(const Moment& moment) {
+  return dynamic_cast<const EventMoment&>(moment).recording();
 }
 
 void make_streams(StreamQueue::State& queue) {
@@ -47,19 +49,19 @@ class QueueJob : public Job {
 // What follows in the queue comes after the moment, or does not come.
 class WaitJob final : public QueueJob {
  public:
-  WaitJob(Shared queue, std::shared_ptr<const Moment> moment)
+  WaitJob(Shared queue, SharedRecording moment)
       : QueueJob(std::move(queue)), moment_(std::move(moment)) {}
 
   void start() override {
     make_streams(queue());
-    calls()(&Functions::cuStreamWaitEvent, queue().copies, recorded(*moment_).event(), 0U);
+    calls()(&Functions::cuStreamWaitEvent, queue().copies, moment_->event(), 0U);
   }
   void end(const Status& status) noexcept override {
     if (!status.ok() && queue().broken.ok()) queue().broken = status;
   }
 
  private:
-  const std::shared_ptr<const Moment> moment_;
+  const SharedRecording moment_;
 };
 
 // Work whose end the driver is asked for.
@@ -101,7 +103,7 @@ class MarkedJob : public QueueJob {
 
 class WatchJob final : public MarkedJob {
  public:
-  WatchJob(Shared queue, std::shared_ptr<const Moment> moment, Mark mark)
+  WatchJob(Shared queue, SharedRecording moment, Mark mark)
       : MarkedJob(std::move(queue), std::move(mark)), moment_(std::move(moment)) {}
 
   void start() override {
@@ -111,10 +113,10 @@ class WatchJob final : public MarkedJob {
   }
 
  private:
-  Event event() const { return recorded(*moment_).event(); }
+  Event event() const { return moment_->event(); }
   Result ask() override { return calls().ask(&Functions::cuEventQuery, event()); }
 
-  const std::shared_ptr<const Moment> moment_;
+  const SharedRecording moment_;
 };
 
 class CopyJob final : public MarkedJob {
@@ -211,12 +213,12 @@ void StreamQueue::post(std::unique_ptr<Job> job) {
 }
 
 void StreamQueue::wait(std::shared_ptr<const Moment> moment) {
-  post(std::make_unique<WaitJob>(state_, std::move(moment)));
+  post(std::make_unique<WaitJob>(state_, recording_of(*moment)));
 }
 
 Mark StreamQueue::watch(std::shared_ptr<const Moment> moment) {
   const Mark mark;
-  post(std::make_unique<WatchJob>(state_, std::move(moment), mark));
+  post(std::make_unique<WatchJob>(state_, recording_of(*moment), mark));
   return mark;
 }
 

@@ -68,11 +68,12 @@ void Thread::run() {
   set_up();
   Duration pause = first_pause;
   for (;;) {
+    const bool stopping = is_stopping();  // before the look at what is posted, which comes first
     Jobs jobs = take_posted();
-    const bool idle = jobs.empty() && open_.empty();
-    if (idle && is_stopping()) return;
+    if (stopping && jobs.empty() && open_.empty()) return;
     for (auto& job : jobs) start(std::move(job));
     if (look() || !jobs.empty()) pause = first_pause;
+    if (open_.empty() && is_stopping()) continue;  // its ring may have been heard already
     bell_->wait(open_.empty() ? Deadline::never() : Deadline::after(pause));
     pause = std::min(2 * pause, longest_pause);
   }

@@ -187,7 +187,13 @@ void FakeDevice::write(Stream stream, std::byte* to, std::vector<std::byte> byte
   ++line.added;
 }
 
-void FakeDevice::hold(Stream stream) { line_of(stream).held = true; }
+// Something that is not done yet, also for who asks for a moment.
+void FakeDevice::hold(Stream stream) {
+  Line& line = line_of(stream);
+  line.tasks.emplace_back();
+  ++line.added;
+  line.held = true;
+}
 
 void FakeDevice::release(Stream stream) { line_of(stream).held = false; }
 

@@ -21,12 +21,42 @@ CaptureMode& capture_mode_of_thread() {
   return mode;
 }
 
+namespace {
+
+bool ends_contexts(Result result) {
+  const bool of_memory =
+      result == host_memory_already_registered || result == host_memory_not_registered;
+  return result == deinitialized || result == unknown ||
+         (result >= illegal_address && result <= launch_failed && !of_memory);
+}
+
+// Work stops with its context: what was issued is not done, what is under way is over before the
+// caller hears of it.
+void end_contexts(Result error) {
+  std::vector<ContextState*> ended;
+  {
+    const std::lock_guard lock(driver().mutex);
+    ended = driver().contexts;
+  }
+  for (ContextState* context : ended) {
+    context->sticky = error;
+    synchronize(*context);
+  }
+}
+
+}  // namespace
+
 Result admit(const char* name) {
   Driver& all = driver();
-  const std::lock_guard lock(all.mutex);
-  if (all.ended) return deinitialized;
-  if (all.initialised_by != ::getpid()) return not_initialized;  // a forked child's, too
-  return injected(all.settings, name, ++all.calls[name]);
+  Result failure = success;
+  {
+    const std::lock_guard lock(all.mutex);
+    if (all.ended) return deinitialized;
+    if (all.initialised_by != ::getpid()) return not_initialized;  // a forked child's, too
+    failure = injected(all.settings, name, ++all.calls[name]);
+  }
+  if (ends_contexts(failure)) end_contexts(failure);
+  return failure;
 }
 
 Result admit(const char* name, ContextState** current) {
