@@ -6,10 +6,10 @@ PYTHON := .venv/bin/python
 CONFIGURE = cmake --preset $(1) -DPython_EXECUTABLE=$(CURDIR)/$(PYTHON) --log-level=WARNING
 COMPILE = [ -f build/$(1)/build.ninja ] || $(call CONFIGURE,$(1)); cmake --build build/$(1)
 
-.PHONY: help setup build demo check test test-long test-tsan bench lint format clean
+.PHONY: help setup build demo check test test-long test-tsan test-plugins bench lint format clean
 
 help: ## Show this list
-	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-11s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
+	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-12s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
 
 setup: ## Install what is missing: Debian packages, .venv, pinned Python packages
 	@tools/setup
@@ -39,6 +39,9 @@ test-long: build ## The long versions too: hundreds of thousands of frames, kill
 test-tsan: setup ## The C++ tests under ThreadSanitizer
 	@$(call COMPILE,tsan) --target unit_tests
 	@ctest --preset tsan
+
+test-plugins: build ## Plug-ins inside of the real frameworks, which it installs beside .venv
+	@tools/test_plugins
 
 bench: build ## Benchmarks: PART=store|plan|copy|..., default all that exist
 	@$(call COMPILE,bench)
