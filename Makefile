@@ -43,9 +43,9 @@ test-tsan: setup ## The C++ tests under ThreadSanitizer
 test-aarch64: build ## The C++ tests of base, tensor, plan and copy, and the package, on aarch64 (qemu)
 	@tools/test_aarch64
 
-wheel: build ## One wheel in dist/ that runs anywhere; ABI3=python3.12 adds one for 3.12 and later
+wheel: build ## A wheel in dist/ that runs anywhere; PYTHONS="python3.12 ..." adds one for each
 	@$(PYTHON) tools/wheel.py
-	@[ -z "$(ABI3)" ] || tools/build_abi3 $(ABI3)
+	@for python in $(PYTHONS); do tools/build_for $$python || exit; done
 	@$(PYTHON) tools/check_wheel.py dist/*.whl
 
 release: ## Wheels, sdist, checksums and notes in dist/, from a clean commit (docs/release.md)

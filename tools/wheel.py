@@ -48,10 +48,8 @@ def stage_files(build: Path, stage: Path, information: str) -> None:
 
 
 def python_tag(stage: Path) -> str:
-    """Of the extension: cp311-cp311, or cp312-abi3 for 3.12 and all later ones."""
+    """Of the extension: cp311-cp311."""
     (extension,) = (stage / "tensorbus").glob("_core*.so")
-    if ".abi3." in extension.name:
-        return "cp312-abi3"
     version = re.search(r"cpython-(\d+)-", extension.name)
     assert version is not None, extension
     return f"cp{version[1]}-cp{version[1]}"
