@@ -6,10 +6,13 @@ import json
 import re
 import shlex
 import subprocess
+from collections.abc import Iterator
+from concurrent.futures import Future
 from pathlib import Path
 
 import pytest
 from mistakes import FOUND_ELSEWHERE, MISTAKES, OF_PULLS_TOGETHER, OF_THE_SHELF, Mistake
+from two_at_a_time import two_at_a_time
 
 ROOT = Path(__file__).resolve().parents[2]
 BUILD = ROOT / "build" / "release"
@@ -131,15 +134,34 @@ def never(told: str) -> list[tuple[str, str]]:
     return found
 
 
+def find(mistake: Mistake, folder: Path) -> subprocess.CompletedProcess[str]:
+    program = make(mistake, folder)
+    return subprocess.run(
+        [program, "--count", str(SEEDS_WITH_A_MISTAKE)], capture_output=True, text=True, check=False
+    )
+
+
+@pytest.fixture(scope="module")
+def found(
+    request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory
+) -> Iterator[dict[Mistake, Future[subprocess.CompletedProcess[str]]]]:
+    build()
+    with two_at_a_time(
+        request.session,
+        test_a_mistake_is_found.__name__,
+        "mistake",
+        lambda mistake: find(mistake, tmp_path_factory.mktemp("mistake")),
+    ) as runs:
+        yield runs
+
+
 @pytest.mark.long
 @pytest.mark.timeout(1800)
 @pytest.mark.parametrize("mistake", ALL_MISTAKES, ids=lambda mistake: mistake.name)
-def test_a_mistake_is_found(mistake: Mistake, tmp_path: Path) -> None:
-    build()
-    program = make(mistake, tmp_path)
-    ended = subprocess.run(
-        [program, "--count", str(SEEDS_WITH_A_MISTAKE)], capture_output=True, text=True, check=False
-    )
+def test_a_mistake_is_found(
+    mistake: Mistake, found: dict[Mistake, Future[subprocess.CompletedProcess[str]]]
+) -> None:
+    ended = found[mistake].result()
     broken = re.search(r"^seed \d+ broke (I\d+)", ended.stdout, re.MULTILINE)
     assert broken is not None, f"{SEEDS_WITH_A_MISTAKE} seeds found nothing\n{ended.stderr[-2000:]}"
     assert broken[1] in mistake.broken, ended.stdout[-2000:]

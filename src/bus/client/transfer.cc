@@ -135,7 +135,6 @@ void RunningCall::cancel() noexcept {
   std::shared_ptr<TransferState> state;
   {
     const Lock lock(mutex_);
-    cancelled_ = true;
     state = state_;
   }
   if (state != nullptr) state->cancel({Code::cancelled, cancelled_by_caller});
@@ -143,18 +142,25 @@ void RunningCall::cancel() noexcept {
 
 void RunningCall::cancel_waits(const char* why) noexcept {
   const Lock lock(mutex_);
-  if (state_ == nullptr) waits_.interrupt(why);
+  if (state_ != nullptr) return;
+  ended_early_ = why;
+  waits_.interrupt(why);
+}
+
+const char* RunningCall::ended_early() const {
+  const Lock lock(mutex_);
+  return ended_early_;
 }
 
 void RunningCall::transfers(std::shared_ptr<TransferState> state) noexcept {
-  bool cancelled = false;
+  const char* ended = nullptr;
   {
     const Lock lock(mutex_);
     state_ = state;
-    cancelled = cancelled_ || waits_.asked();
+    ended = ended_early_;
     waits_.take_back();
   }
-  if (cancelled) state->cancel({Code::cancelled, cancelled_by_caller});
+  if (ended != nullptr) state->cancel({Code::cancelled, ended});
 }
 
 std::pair<std::int64_t, std::int64_t> RunningCall::progress() const {

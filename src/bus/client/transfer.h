@@ -89,6 +89,8 @@ class RunningCall {
   void cancel() noexcept;
   // Only before the transfer begins. `why` lives for ever.
   void cancel_waits(const char* why) noexcept;
+  // Why it was ended before its transfer began, or null.
+  const char* ended_early() const;
   // (0, 0) before the transfer begins.
   std::pair<std::int64_t, std::int64_t> progress() const;
 
@@ -98,7 +100,7 @@ class RunningCall {
  private:
   os::Interruption waits_;
   mutable Mutex mutex_;
-  bool cancelled_ GUARDED_BY(mutex_) = false;
+  const char* ended_early_ GUARDED_BY(mutex_) = nullptr;
   std::shared_ptr<TransferState> state_ GUARDED_BY(mutex_);
 };
 

@@ -153,7 +153,13 @@ auto Link::in_turn(LinkCall& call, Deadline deadline, Work work) {
       if (registration_of(name) == 0) name.stage = nullptr;
     }
   } const tidying{*call.name};
-  return work();
+  try {
+    return work();
+  } catch (const Error&) {
+    // Closing the link takes the registration away under a call that was about to use it.
+    if (const char* why = call.running.ended_early()) throw Error(Code::cancelled, why);
+    throw;
+  }
 }
 
 const std::string& Link::sender(const LinkKey& key) const {

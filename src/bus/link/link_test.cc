@@ -121,6 +121,18 @@ TEST_F(LinkTest, ClosingEndsWhatWaitsForTheOtherSide) {
   EXPECT_EQ(code_of([&] { waiting.result(soon()); }), Code::cancelled);
 }
 
+// proves: L1.8
+TEST_F(LinkTest, ClosingEndsCallsAtWhateverStepTheyAre) {
+  publish(1);
+  for (int pause = 0; pause < 200; ++pause) {
+    EXPECT_EQ(engine.pull("policy", {&target, 1}, soon()), 1);
+    LinkHandle waiting = engine.pull_async("policy", {&target, 1}, soon(), newer_than(1));
+    std::this_thread::sleep_for(std::chrono::microseconds(2 * pause));
+    engine.close(soon());
+    EXPECT_EQ(code_of([&] { waiting.result(soon()); }), Code::cancelled) << pause;
+  }
+}
+
 // proves: L1.9
 TEST_F(LinkTest, TensorsMayChangeWhenASendHasStagedThem) {
   EXPECT_EQ(exchange(), 1);
