@@ -1,5 +1,6 @@
 """What may change between two rounds of a link, and what then stays or is planned anew."""
 
+import time
 from collections.abc import Callable
 from typing import Any
 
@@ -198,6 +199,76 @@ def test_other_placements_with_the_same_local_shapes_are_planned_anew(threads: B
             lambda dims=dims: receive(dims),
         )
         assert torch.equal(got, whole)
+
+
+def types(_rank: int, step: int) -> dict:
+    """What was registered before would do for what comes next."""
+    dtype = torch.float32 if step % 2 else torch.float64
+    return {"w": torch.full((4,), float(step), dtype=dtype)}
+
+
+def places(rank: int, step: int) -> dict:
+    """The two ranks of a side hold the halves of the whole, in turn."""
+    start = 2 * ((rank + step) % 2)
+    return {"w": tensorbus.Part(torch.full((2,), float(step)), (4,), (start,))}
+
+
+def names(_rank: int, step: int) -> dict:
+    return {f"w{step % 2}": torch.full((4,), float(step))}
+
+
+def emptied(state: dict) -> dict:
+    for each in state.values():
+        getattr(each, "tensor", each).zero_()
+    return state
+
+
+def values(state: dict) -> set[float]:
+    return {value for each in state.values() for value in getattr(each, "tensor", each).tolist()}
+
+
+ORDERS = {
+    "senders first": [0, 1, 4, 5],
+    "receivers first": [4, 5, 0, 1],
+    "a receiver last": [0, 1, 4, 5],
+    "a sender last": [4, 5, 0, 1],
+    "one by one": [4, 0, 5, 1],
+}
+
+
+@pytest.mark.parametrize("content", [types, places, names], ids=lambda each: each.__name__)
+@pytest.mark.parametrize("order", list(ORDERS))
+def test_all_ranks_change_one_after_the_other(threads: Bus, content: Callable, order: str):
+    """Nobody is lost because it registers again, whoever comes when."""
+    senders, receivers = links(threads, "t", "e", [0, 1]), links(threads, "e", "t", [4, 5])
+
+    def turn(rank: int, step: int) -> int:
+        place = ORDERS[order].index(rank)
+        if step > 1:
+            time.sleep(0.15 * (place if order == "one by one" else place // 2 + place // 3))
+        if rank < 4:
+            return senders[rank].send_state_dict("x", content(rank, step))
+        state = emptied(content(rank, step))
+        version = receivers[rank - 4].recv_state_dict("x", state)
+        assert values(state) == {float(step)}
+        return version
+
+    for step in (1, 2, 3, 4):
+        calls = [lambda rank=rank, step=step: turn(rank, step) for rank in (0, 1, 4, 5)]
+        assert together(*calls) == [step] * 4
+
+
+def test_a_receiver_that_waits_goes_on_waiting_when_the_senders_change(ends: Ends):
+    got = {"w": torch.zeros(4)}
+    ends.exchange({"w": torch.rand(4)}, got)
+    sent = {"w": torch.rand(4, dtype=torch.float64)}
+
+    def send_later() -> None:
+        time.sleep(0.3)
+        ends.trainer.send_state_dict("x", sent)
+
+    together(lambda: ends.engine.recv_state_dict("x", got), send_later)
+    assert torch.equal(got["w"], sent["w"].float())
 
 
 def refused(link: Link, state: dict) -> str:

@@ -101,6 +101,8 @@ void Batch::transfer(CommandId id, const Transfer& transfer, Deadline deadline) 
     return self_.answer(id, refused);
   }
   exchange_.accept(id, transfer, deadline);
+  // The reader may have waited for this.
+  if (!sends && self_.versioned() && !exchange_.receiving().started()) update();
 }
 
 bool Batch::cancel(CommandId id, const Status& why) {
@@ -128,7 +130,7 @@ void Batch::close(std::optional<CommandId> id, const Status& why, Manner manner)
   exchange_.close(why, manner == Manner::orderly ? Publishing::Parting::finished
                                                  : Publishing::Parting::back_soon);
   if (self_.membership.presence == Presence::leaving) {
-    generations_.begin_leaving();
+    generations_.begin_leaving(superseded_ || (id && manner == Manner::back_soon));
     follow_leaving();
   } else if (shown) {
     withdraw();

@@ -38,8 +38,8 @@ class Receiving {
   };
   std::optional<Loss> follow(const Generation& theirs);
   // Joins it, unless that has happened or cannot happen yet. `own` and `remote`: the groups as they
-  // are now.
-  void join(const Generation& theirs, const GroupPtr& own, const GroupPtr& remote);
+  // are now. `wanted`: the worker receives, or registers.
+  void join(const Generation& theirs, const GroupPtr& own, const GroupPtr& remote, bool wanted);
   // The rounds that were to go on after the end of their generation are over.
   bool is_past_end() const;
   // Joining failed a while ago: the reader may try again.

@@ -129,7 +129,8 @@ void Batch::follow_their_generation() {
   if (const auto loss = receiving.follow(seen)) {
     exchange_.fail(Direction::recv, loss->why, loss->rank);
   }
-  receiving.join(seen, matching_.own(), matching_.remote());
+  receiving.join(seen, matching_.own(), matching_.remote(),
+                 registering_.has_value() || exchange_.has(Direction::recv));
 }
 
 void Batch::check_registered() {

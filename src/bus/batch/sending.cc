@@ -79,10 +79,20 @@ std::optional<Outcome> Sending::begin_round(Queued& send) {
   return std::nullopt;
 }
 
+// The first sender knows all readers, and the others do not: readers that register one after the
+// other may have had nothing from this rank when it registered. So the first round is begun by the
+// first sender, which has waited for them all, and later ones if they want a number of readers.
+bool Sending::is_begun_by_first(const Queued& send) const {
+  return herald_ != nullptr && (send.round == 1 || send.min_readers > 0);
+}
+
 // Whether a send may begin: the readers that it wants are there.
 bool Sending::has_readers(const Queued& send) {
-  if (herald_ == nullptr || send.min_readers == 0) return true;
-  if (!herald_->is_first()) return herald_->has_begun(send.round);
+  if (!is_begun_by_first(send)) return true;
+  if (!herald_->is_first()) {
+    const bool nobody_tells = self_.membership.ends_after && herald_->is_alone();
+    return nobody_tells || herald_->has_begun(send.round);
+  }
   if (source_->ready_for(send.round) < static_cast<std::size_t>(send.min_readers)) return false;
   herald_->tell_begun(send.round);
   return true;
@@ -160,6 +170,9 @@ std::string Sending::waits_for(const Queued& send) const {
   if (send.ended) {
     return fmt::format("sender rank {}, which has not said that all readers have read",
                        herald_->first());
+  }
+  if (!send.running && send.min_readers == 0 && is_begun_by_first(send)) {
+    return fmt::format("sender rank {}, which has not begun the round", herald_->first());
   }
   if (!send.running && send.min_readers > 0) {
     return fmt::format("readers: it wants {}, of this rank's {} have joined", send.min_readers,

@@ -68,6 +68,7 @@ class Sending {
  private:
   std::optional<Outcome> begin_round(Queued& send);
   void note_version(std::int64_t version);
+  bool is_begun_by_first(const Queued& send) const;
   bool has_readers(const Queued& send);
   bool end_round(Queued& send, Reader* reader);
   void look_for_conflict(Queued& send, Reader* reader);

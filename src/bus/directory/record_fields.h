@@ -109,6 +109,7 @@ void fields(Archive& a, Generation& generation) {
   a.message("why", generation.why, wire::longest_reason);
   a.natural("after", generation.after);
   a("version", generation.version);
+  a("back_soon", generation.back_soon);
 }
 
 }  // namespace tensorbus::bus

@@ -95,6 +95,9 @@ struct Generation {
   std::string why;           // for messages
   std::int64_t after = 0;    // rounds up to this one go on: `left` had been answered for them
   std::int64_t version = 0;  // the last one that was known when it began; its sends count on
+  // Of an end, or before it of the end of the generation before: `left` registers again, and
+  // readers wait for the next generation.
+  bool back_soon = false;
   friend bool operator==(const Generation&, const Generation&) = default;
 };
 

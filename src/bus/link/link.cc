@@ -296,25 +296,12 @@ std::int64_t Link::recv(LinkCall& call, const LinkTensors& tensors, const RecvWi
   return in_turn(call, deadline, [&] {
     RegisteredForm form;
     form.subset = wish.subset;
-    const bool changes = registration_of(*call.name) != 0 && !call.name->form.fits(tensors, form);
     enlist_or_replace(call, tensors, form, deadline);
-    try {
-      return call.name->last = receive(call, tensors, wish, deadline);
-    } catch (const CommandError& error) {
-      // Senders whose tensors change, too, end what they had: this call is about what they have
-      // next.
-      if (!changes || error.code() != Code::peer_lost) throw;
-      return call.name->last = receive(call, tensors, wish, deadline);
-    }
+    const auto state =
+        client_().transfer(batch_of(call.key), Direction::recv, sides_.local, tensors.views, true,
+                           deadline, wish.version, 0, &call.running);
+    return call.name->last = state->wait(Deadline::never()).version;
   });
-}
-
-std::int64_t Link::receive(LinkCall& call, const LinkTensors& tensors, const RecvWish& wish,
-                           Deadline deadline) {
-  const auto state =
-      client_().transfer(batch_of(call.key), Direction::recv, sides_.local, tensors.views, true,
-                         deadline, wish.version, 0, &call.running);
-  return state->wait(Deadline::never()).version;
 }
 
 std::int64_t Link::publish(LinkCall& call, const LinkTensors& tensors, const PublishWish& wish,

@@ -164,8 +164,6 @@ class Link {
   std::string batch_of(const LinkKey& key) const;
   void join_pair(const LinkKey& key, bool blocking, Deadline deadline);
   void enlist(LinkCall& call, const LinkTensors& tensors, RegisteredForm form, Deadline deadline);
-  std::int64_t receive(LinkCall& call, const LinkTensors& tensors, const RecvWish& wish,
-                       Deadline deadline);
   void enlist_or_replace(LinkCall& call, const LinkTensors& tensors, const RegisteredForm& form,
                          Deadline deadline);
   void unregister(LinkCall& call, Deadline deadline);

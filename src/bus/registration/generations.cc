@@ -49,6 +49,7 @@ void Generations::propose_next(const Group& senders) {
 Generation Generations::make_next(const Group& senders, const Generation* last) const {
   Generation next;
   next.number = last == nullptr ? 1 : last->number + 1;
+  next.back_soon = last != nullptr && last->back_soon;
   for (const auto& [rank, member] : senders.members) {
     next.senders[rank] = {member->incarnation, member->registration};
   }
@@ -61,12 +62,13 @@ Generation Generations::make_next(const Group& senders, const Generation* last) 
 }
 
 Generation Generations::propose_end(const GenerationKey& key, Generation generation, Rank left,
-                                    const std::string& why, std::int64_t after) {
+                                    const std::string& why, std::int64_t after, bool back_soon) {
   const auto raw = self_.context.catalog.raw_generation(key);
   generation.ended = true;
   generation.left = left;
   generation.why = why;
   generation.after = after;
+  generation.back_soon = back_soon;
   self_.context.directory.compare_and_set(to_text(key), raw, encode(generation), 0);
   return generation;
 }
@@ -98,7 +100,8 @@ bool Generations::may_join(Rank reader) const {
   return !self_.versioned() || is_there(*senders_then_, first_source(*senders_then_));
 }
 
-void Generations::begin_leaving() {
+void Generations::begin_leaving(bool back_soon) {
+  back_soon_ = back_soon;
   leaves_by_ = self_.context.now + patience_with_store;
   proposed_over_.reset();
 }
@@ -116,7 +119,8 @@ bool Generations::tell_leaving(const Group& senders, std::int64_t version) {
   // The next generation counts on from there.
   if (self_.versioned()) left.version = std::max(left.version, version);
   propose_end(key, std::move(left), self_.key.rank,
-              fmt::format("rank {} has ended it after round {}", self_.key.rank, last), last);
+              fmt::format("rank {} has ended it after round {}", self_.key.rank, last), last,
+              back_soon_);
   return false;
 }
 

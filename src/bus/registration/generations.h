@@ -21,7 +21,7 @@ class Generations {
   void propose_next(const Group& senders);
   // Returns what the record will be, unless another rank is quicker.
   Generation propose_end(const GenerationKey& key, Generation generation, Rank left,
-                         const std::string& why, std::int64_t after = 0);
+                         const std::string& why, std::int64_t after = 0, bool back_soon = false);
 
   // The generation of these senders has ended; `readers` are registered then.
   void note_end(GroupPtr senders, GroupPtr readers);
@@ -30,7 +30,8 @@ class Generations {
   bool may_join(Rank reader) const;
 
   // This rank has closed: the others go on up to the last round that its sends were answered for.
-  void begin_leaving();
+  // Back soon: the worker registers the batch again.
+  void begin_leaving(bool back_soon);
   // Tells the others; true once they know. `version` is the one of that last round.
   bool tell_leaving(const Group& senders, std::int64_t version);
   // For the store to take the news. Without the news the others take this rank for lost.
@@ -45,6 +46,7 @@ class Generations {
   GroupPtr senders_then_;
   GroupPtr readers_then_;
   TimePoint leaves_by_{};
+  bool back_soon_ = false;
 };
 
 }  // namespace tensorbus::bus
