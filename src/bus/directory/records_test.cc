@@ -46,7 +46,9 @@ BatchMember batch_member() {
   return member;
 }
 
-Generation generation() { return {7, {{0, {1, 2}}, {5, {3, 4}}}, true, 5, "rank 5 is gone", 2, 3}; }
+Generation generation() {
+  return {7, {{0, {1, 2}}, {5, {3, 4}}}, true, 5, "rank 5 is gone", 2, 3, true};
+}
 
 std::vector<AgentMessage> messages() {
   return {{1, 2, 3, Subscribe{"b", {"p", "train"}, 4, "infer", 5, 6, {0, 7}, 8}},
@@ -128,7 +130,8 @@ TEST(Records, ArePrintedForPeople) {
             "left: 5\n"
             "why: \"rank 5 is gone\"\n"
             "after: 2\n"
-            "version: 3\n");
+            "version: 3\n"
+            "back_soon: yes\n");
   const auto holds = [](const std::string& text, const std::string& part) {
     return text.find(part) != std::string::npos;
   };
