@@ -17,6 +17,16 @@ bool excludes(const Propose& proposal, std::int64_t version) {
   return proposal.version ? *proposal.version != version : version <= proposal.above;
 }
 
+bool offers(const Propose& proposal, std::int64_t version) {
+  return std::ranges::find(proposal.versions, version) != proposal.versions.end();
+}
+
+// All its sources have had a later one, and not all have this one: it does not come back.
+bool has_lost(const Propose& proposal, std::int64_t version) {
+  return !offers(proposal, version) &&
+         std::ranges::any_of(proposal.versions, [&](auto each) { return each > version; });
+}
+
 }  // namespace
 
 void Agreement::set_members(std::set<Member> members) {
@@ -153,13 +163,10 @@ std::int64_t Agreement::generation() const {
 }
 
 std::int64_t Agreement::best() const {
-  const auto can_have = [](const Proposal& proposal, std::int64_t version) {
-    return std::ranges::find(proposal.wish.versions, version) != proposal.wish.versions.end();
-  };
   std::int64_t best = 0;
   for (const std::int64_t version : proposals_.at(*members_.begin()).wish.versions) {
     const bool everywhere = std::ranges::all_of(
-        members_, [&](const Member& each) { return can_have(proposals_.at(each), version); });
+        members_, [&](const Member& each) { return offers(proposals_.at(each).wish, version); });
     // What all keep cannot be missed once more.
     if (everywhere && version == pinned_) return version;
     if (everywhere) best = std::max(best, version);
@@ -174,21 +181,37 @@ bool Agreement::more() const {
   });
 }
 
+// What one rank names, and another will not take or cannot have any more, nobody gets.
 std::optional<Agreement::Told> Agreement::refuse() {
-  const auto names_one = [&](const Member& each) { return proposals_.at(each).wish.version; };
+  const auto wish = [&](const Member& each) -> const Propose& { return proposals_.at(each).wish; };
   const auto one = std::ranges::find_if(
-      members_, [&](const Member& each) { return names_one(each).has_value(); });
+      members_, [&](const Member& each) { return wish(each).version.has_value(); });
   if (one == members_.end() || stage_ == Stage::reading || generation() == 0) return std::nullopt;
-  const std::int64_t version = *names_one(*one);
+  const std::int64_t version = *wish(*one).version;
   const auto other = std::ranges::find_if(
-      members_, [&](const Member& each) { return excludes(proposals_.at(each).wish, version); });
-  if (other == members_.end()) return std::nullopt;
-  const std::string why = fmt::format(
-      "the ranks of side \"{}\" ask for versions that exclude each other: rank {} for version {}, "
-      "rank {} for {}",
-      side_, one->first, version, other->first, wish_of(proposals_.at(*other).wish));
+      members_, [&](const Member& each) { return excludes(wish(each), version); });
+  if (other != members_.end()) {
+    return give_up(
+        {Code::invalid_argument,
+         fmt::format("the ranks of side \"{}\" ask for versions that exclude each other: rank {} "
+                     "for version {}, rank {} for {}",
+                     side_, one->first, version, other->first, wish_of(wish(*other)))},
+        Absence::none);
+  }
+  const auto late = std::ranges::find_if(
+      members_, [&](const Member& each) { return has_lost(wish(each), version); });
+  if (late == members_.end()) return std::nullopt;
+  return give_up(
+      {Code::failed, fmt::format("rank {} of side \"{}\" asks for version {}, which rank "
+                                 "{} cannot have any more: it was recycled, or never "
+                                 "published",
+                                 one->first, side_, version, late->first)},
+      Absence::gone);
+}
+
+Agreement::Told Agreement::give_up(Status why, Absence absence) {
   end();
-  return Told{0, GiveUp{{Code::invalid_argument, why}, Absence::none, 0}};
+  return {0, GiveUp{std::move(why), absence, 0}};
 }
 
 }  // namespace tensorbus::bus

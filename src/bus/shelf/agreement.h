@@ -57,6 +57,7 @@ class Agreement {
   Told ask_to_pin();
   Told decide();
   std::optional<Told> refuse();
+  Told give_up(Status why, Absence absence);
   // Of all proposals; 0: they differ, or a rank follows no shelf now.
   std::int64_t generation() const;
   // The best version that all could have; 0: none.

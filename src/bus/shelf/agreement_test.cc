@@ -154,6 +154,28 @@ TEST_F(AgreementTest, WishesThatExcludeEachOtherEndThePull) {
   EXPECT_EQ(refusal(3, 0), "");
 }
 
+// proves: L1.3 L1.4
+TEST_F(AgreementTest, AVersionThatOneRankCannotHaveAnyMoreEndsThePullAtOnce) {
+  const auto absence = [&](std::vector<std::int64_t> has_first,
+                           std::vector<std::int64_t> has_second) {
+    Propose named;
+    named.version = 3;
+    named.versions = std::move(has_first);
+    Propose any;
+    any.versions = std::move(has_second);
+    agreement.propose(first, 1, named, true);
+    agreement.propose(second, 1, any, true);
+    const auto told = agreement.next();
+    if (!told || !std::holds_alternative<GiveUp>(told->body)) return Absence::none;
+    return std::get<GiveUp>(told->body).absence;
+  };
+  EXPECT_EQ(absence({3}, {4, 5}), Absence::gone);
+  EXPECT_EQ(absence({}, {4}), Absence::gone);
+  EXPECT_EQ(absence({3}, {2}), Absence::none) << "it may come";
+  EXPECT_EQ(absence({}, {3, 4}), Absence::none) << "only the first rank knows whether it has it";
+  EXPECT_EQ(absence({3}, {}), Absence::none);
+}
+
 TEST_F(AgreementTest, WhoLeadsNoMoreChoosesNothing) {
   begin({1}, {1});
   agreement.set_members({});

@@ -50,10 +50,11 @@ void Chair::take_proposal(const PeerConnectionPtr& connection, const AgentMessag
   agreement_.propose(member, message.generation, proposal, anew);
 }
 
-// What one rank will never get nobody gets together with it.
+// What one rank will never get nobody gets together with it. A registration that does not take
+// part, as it is over or not seen here yet, ends nobody's pull.
 void Chair::take_end(const Agreement::Member& member, const GiveUp& end) {
   leave(member);
-  if (end.absence == Absence::none) return;
+  if (end.absence == Absence::none || !agreement_.has(member)) return;
   GiveUp told = end;
   told.status.message =
       fmt::format("rank {} of side \"{}\": {}", member.first, self_.key.side, end.status.message);
