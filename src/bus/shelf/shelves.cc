@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <iterator>
+#include <ranges>
 #include <utility>
 
 namespace tensorbus::bus {
@@ -51,7 +52,9 @@ Taken Shelves::take(const PeerConnectionPtr& connection, const AgentMessage& mes
 }
 
 void Shelves::on_message(const PeerConnectionPtr& connection, const AgentMessage& message) {
-  for (const auto& shelf : shelves_) shelf->on_message(connection, message);
+  const auto all =
+      shelves_ | std::views::transform([](const auto& each) -> Shelf& { return *each; });
+  if (Shelf* shelf = routes_.find(connection, message, all)) shelf->on_message(connection, message);
 }
 
 void Shelves::on_up(const PeerConnectionPtr& connection) {
@@ -59,6 +62,7 @@ void Shelves::on_up(const PeerConnectionPtr& connection) {
 }
 
 void Shelves::on_lost(const PeerConnectionPtr& connection) {
+  routes_.forget(*connection);
   for (const auto& shelf : shelves_) shelf->on_lost(connection);
 }
 
@@ -78,6 +82,7 @@ void Shelves::step() {
 
 void Shelves::end(const std::shared_ptr<Shelf>& shelf, const std::string& why) {
   shelf->end(why);
+  routes_.forget(*shelf);
   std::erase(shelves_, shelf);
 }
 
@@ -110,6 +115,7 @@ void Shelves::show_all() const {
 
 void Shelves::close() {
   for (const auto& shelf : std::exchange(shelves_, {})) {
+    routes_.forget(*shelf);
     shelf->end("the agent stops");
     if (shelf->served()) context_.directory.withdraw(to_text(ShelfKey{shelf->key()}));
   }
