@@ -3,7 +3,6 @@
 #include <fmt/format.h>
 
 #include <algorithm>
-#include <ranges>
 
 #include "base/refuse.h"
 
@@ -320,9 +319,8 @@ bool Batches::on_message(const PeerConnectionPtr& connection, const AgentMessage
       return held.connection == connection && held.message.serial == message.serial;
     });
   }
-  const auto all =
-      batches_ | std::views::transform([](const auto& each) -> Batch& { return *each.second; });
-  Batch* batch = routes_.find(connection, message, all);
+  Batch* batch = routes_.find(connection, message, batches_,
+                              [](const auto& each) -> Batch& { return *each.second; });
   if (batch != nullptr) batch->exchange().on_message(connection, message);
   return batch != nullptr;
 }

@@ -4,6 +4,7 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <functional>
 #include <limits>
 #include <map>
 #include <utility>
@@ -18,14 +19,15 @@ namespace tensorbus::bus {
 template <typename Recipient>
 class Routes {
  public:
-  // Null: nobody knows it.
-  template <typename Recipients>
-  Recipient* find(const PeerConnectionPtr& connection, const AgentMessage& message,
-                  Recipients&& all) {
+  // `recipient` makes one of an element of `all`. Null: nobody knows it.
+  template <typename All, typename Projection = std::identity>
+  Recipient* find(const PeerConnectionPtr& connection, const AgentMessage& message, All& all,
+                  Projection recipient = {}) {
     const Key key(connection.get(), message.serial);
     const auto known = known_.find(key);
     if (known != known_.end() && known->second->is_for(connection, message)) return known->second;
-    for (Recipient& each : all) {
+    for (auto& element : all) {
+      Recipient& each = recipient(element);
       if (!each.is_for(connection, message)) continue;
       if (known_.size() >= most_remembered) known_.clear();
       known_[key] = &each;

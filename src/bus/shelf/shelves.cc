@@ -2,7 +2,6 @@
 
 #include <algorithm>
 #include <iterator>
-#include <ranges>
 #include <utility>
 
 namespace tensorbus::bus {
@@ -52,9 +51,9 @@ Taken Shelves::take(const PeerConnectionPtr& connection, const AgentMessage& mes
 }
 
 void Shelves::on_message(const PeerConnectionPtr& connection, const AgentMessage& message) {
-  const auto all =
-      shelves_ | std::views::transform([](const auto& each) -> Shelf& { return *each; });
-  if (Shelf* shelf = routes_.find(connection, message, all)) shelf->on_message(connection, message);
+  Shelf* shelf =
+      routes_.find(connection, message, shelves_, [](const auto& each) -> Shelf& { return *each; });
+  if (shelf != nullptr) shelf->on_message(connection, message);
 }
 
 void Shelves::on_up(const PeerConnectionPtr& connection) {
