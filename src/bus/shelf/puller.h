@@ -49,6 +49,8 @@ class Puller : public std::enable_shared_from_this<Puller> {
 
   // What the sources have that is wanted.
   Supply supply(const Wanted& wanted) const;
+  // The sources that have nothing that is wanted.
+  std::vector<Rank> lacking(const Wanted& wanted) const;
   // The newest version of a source whose worker has closed, also after that source was lost.
   std::optional<std::int64_t> finished_after() const noexcept { return finished_after_; }
   // Reads a version that is wanted, or waits for one. Its outcome, once it is over.
