@@ -6,7 +6,7 @@ PYTHON := .venv/bin/python
 CONFIGURE = cmake --preset $(1) -DPython_EXECUTABLE=$(CURDIR)/$(PYTHON) --log-level=WARNING
 COMPILE = [ build/$(1)/build.ninja -nt CMakePresets.json ] || $(call CONFIGURE,$(1)); cmake --build build/$(1)
 
-.PHONY: help setup build demo check test test-long test-tsan test-aarch64 wheel release bench lint format clean
+.PHONY: help setup build demo check test test-long test-tsan test-aarch64 test-plugins wheel release bench lint format clean
 
 help: ## Show this list
 	@awk -F ':.*## ' '/^[a-z0-9-]+:.*## / {printf "  make %-12s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -52,6 +52,9 @@ wheel: build ## A wheel in dist/ that runs anywhere; PYTHONS="python3.12 ..." ad
 
 release: ## Wheels, sdist, checksums and notes in dist/, from a clean commit (docs/release.md)
 	@tools/release
+
+test-plugins: build ## Plug-ins inside of the real frameworks, which it installs beside .venv
+	@tools/test_plugins
 
 bench: build ## Benchmarks: PART=store|plan|copy|..., default all that exist
 	@$(call COMPILE,bench)
