@@ -8,6 +8,7 @@ The sender's tensors are read where they are, while it allows that; the receiver
 from __future__ import annotations
 
 import base64
+import contextlib
 import json
 import time
 import uuid
@@ -19,7 +20,7 @@ from tensorbus.checkpoint.metadata import decode_value, encode_value
 from tensorbus.dtensor import local_parts
 from tensorbus.endpoint import Endpoint
 from tensorbus.environment import store_url
-from tensorbus.errors import PeerLostError, WithdrawnError
+from tensorbus.errors import CancelledError, PeerLostError, WithdrawnError
 from tensorbus.frameworks import check_interface, load
 from tensorbus.kvstore import connect
 from tensorbus.layout import mesh_of
@@ -97,7 +98,8 @@ class TensorBusTransport(_base.CheckpointTransport):  # type: ignore[misc, name-
         return decode_tree(record["tree"], tensors)
 
     def shutdown(self, wait: bool = True) -> None:  # noqa: ARG002
-        self.disallow_checkpoint()
+        with contextlib.suppress(CancelledError):  # it was closed before
+            self.disallow_checkpoint()
         self._endpoint.close()
         self._store.close()
 

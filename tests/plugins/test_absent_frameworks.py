@@ -10,7 +10,7 @@ FAKES = Path(__file__).parent / "fakes"
 
 
 def stderr_of(code: str) -> str:
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=60)
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=180)
     return done.stderr
 
 

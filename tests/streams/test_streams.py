@@ -23,7 +23,7 @@ MEMBER = str(Path(stream_member.__file__))
 StartMember = Callable[..., Process]
 
 # Every process of a stream imports torch.
-pytestmark = pytest.mark.timeout(300)
+pytestmark = pytest.mark.timeout(600)
 
 
 @pytest.fixture

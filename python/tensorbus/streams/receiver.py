@@ -197,6 +197,9 @@ class _Receiving:
         self._ids[str(record["sender"])] = str(record["id"])
         if self._next == 0:
             self._receiver._begun = self._version or 0, str(record["id"])
+            # Also those whose first bucket is still to come are missed from now on.
+            senders = {str(index) for index in range(record["senders"])}
+            self._ids = {each: own for each, own in self._present().items() if each in senders}
         return record
 
     async def _wait_until(self, found: Callable[[], Any], what: str) -> Any:
