@@ -37,7 +37,7 @@ struct EventState {
 // The primary context of a device.
 struct ContextState {
   Device device = 0;
-  int retained = 0;
+  std::atomic<int> retained = 0;
   std::atomic<Result> sticky = success;
   bool sticky_was_told = false;
   StreamState* legacy = nullptr;
