@@ -16,12 +16,17 @@ Result = TypeVar("Result")
 def two_at_a_time(
     session: pytest.Session, test: str, parameter: str, run: Callable[[Any], Result]
 ) -> Iterator[dict[Any, Future[Result]]]:
-    """What `run` returns for each value that the chosen tests of this name have for a parameter."""
+    """What `run` returns for each value that the chosen tests of this name have for a parameter.
+
+    It must end by itself: whoever leaves waits for those that run.
+    """
     chosen = [
         item.callspec.params[parameter]
         for item in session.items
         if isinstance(item, pytest.Function) and item.originalname == test
     ]
     with ThreadPoolExecutor(2) as pool:
-        yield {each: pool.submit(run, each) for each in dict.fromkeys(chosen)}
-        pool.shutdown(cancel_futures=True)
+        try:
+            yield {each: pool.submit(run, each) for each in dict.fromkeys(chosen)}
+        finally:
+            pool.shutdown(cancel_futures=True)

@@ -136,7 +136,7 @@ MISTAKES = (
                 "if (state_ == RecvState::draining) {",
             ),
         ),
-        ("I1", "I9", "I14"),
+        ("I1", "I14"),
     ),
     Mistake(
         "JOIN does not hold, START is repeated",

@@ -137,7 +137,11 @@ def never(told: str) -> list[tuple[str, str]]:
 def find(mistake: Mistake, folder: Path) -> subprocess.CompletedProcess[str]:
     program = make(mistake, folder)
     return subprocess.run(
-        [program, "--count", str(SEEDS_WITH_A_MISTAKE)], capture_output=True, text=True, check=False
+        [program, "--count", str(SEEDS_WITH_A_MISTAKE)],
+        capture_output=True,
+        text=True,
+        check=False,
+        timeout=1500,
     )
 
 
