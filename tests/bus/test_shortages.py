@@ -56,8 +56,8 @@ def test_an_agent_without_descriptors_lives_and_serves_who_waited(daemons: Bus) 
     assert agent.errors.count("no connection can be accepted") == 1
 
 
-def address_space() -> int:
-    pages = int(Path("/proc/self/statm").read_text().split()[0])
+def address_space(pid: int) -> int:
+    pages = int(Path(f"/proc/{pid}/statm").read_text().split()[0])
     return pages * resource.getpagesize()
 
 
@@ -65,9 +65,11 @@ def register(client: TensorBusClient, tensor: torch.Tensor) -> object:
     return client.register_tensors("x", [(tensor, "p")], verify="full")
 
 
-def test_no_memory_for_a_checked_reduction_fails_that_recv_only(threads: Bus) -> None:
-    size = 40 * MIB  # more than malloc ever takes from what it has
-    clients = [threads.client(rank) for rank in range(3)]
+# The reader's agent is a process of its own: a test process that is hours old has free memory of any size.
+def test_no_memory_for_a_checked_reduction_fails_that_recv_only(daemons: Bus) -> None:
+    size = 40 * MIB
+    clients = [daemons.client(rank) for rank in range(3)]
+    reader = daemons.agents[2].pid
     together(
         *(lambda c=c: c.init_pair("p", "a", "b", 2, (2,), [Partial()]) for c in clients[:2]),
         lambda: clients[2].init_pair("p", "b", "a", 1, (1,), [Replicate()]),
@@ -79,12 +81,12 @@ def test_no_memory_for_a_checked_reduction_fails_that_recv_only(threads: Bus) ->
     )
     sending = [batch.transfer("send") for batch in batches[:2]]
     batches[2].query_transfer_signal(timeout=20)
-    usual = resource.getrlimit(resource.RLIMIT_AS)
-    resource.setrlimit(resource.RLIMIT_AS, (address_space() + 8 * MIB, usual[1]))
+    usual = resource.prlimit(reader, resource.RLIMIT_AS)
+    resource.prlimit(reader, resource.RLIMIT_AS, (address_space(reader) + 8 * MIB, usual[1]))
     try:
         error = caught(lambda: batches[2].transfer("recv", blocking=True, timeout=None))
     finally:
-        resource.setrlimit(resource.RLIMIT_AS, usual)
+        resource.prlimit(reader, resource.RLIMIT_AS, usual)
     assert isinstance(error, RuntimeError), error
     assert "rank 2 cannot prepare to read it: out of memory" in str(error)
     batches[2].transfer("recv", blocking=True, timeout=20)
