@@ -9,7 +9,9 @@
 namespace tensorbus::device::cuda {
 namespace {
 
-constexpr std::size_t window_bytes = std::size_t{1} << 40;
+// Addresses are never given twice. ThreadSanitizer leaves a process 1.5 TiB of addresses in all, so a
+// window of 1 TiB did not always fit.
+constexpr std::size_t window_bytes = std::size_t{1} << 38;
 constexpr std::size_t alignment = 512;
 constexpr int of_new_memory = 0xA5;
 constexpr int of_freed_memory = 0xFE;
@@ -57,6 +59,11 @@ Result DeviceMemory::allocate(Pointer* result, std::size_t bytes, Device device)
 }
 
 Result DeviceMemory::place(Block block, Pointer* result) {
+  const std::size_t taken = (block.bytes / alignment + 2) * alignment;  // neighbours do not touch
+  if (taken > window_ + window_bytes - next_) {
+    ::close(block.file);
+    return out_of_memory;
+  }
   void* seen = ::mmap(nullptr, block.bytes, PROT_READ | PROT_WRITE, MAP_SHARED, block.file, 0);
   if (seen == MAP_FAILED) {
     ::close(block.file);
@@ -64,7 +71,7 @@ Result DeviceMemory::place(Block block, Pointer* result) {
   }
   block.shadow = static_cast<std::byte*>(seen);
   block.base = next_;
-  next_ += (block.bytes / alignment + 2) * alignment;  // neighbours do not touch
+  next_ += taken;
   *result = block.base;
   blocks_.emplace(block.base, block);
   return success;
