@@ -65,7 +65,7 @@ def register(client: TensorBusClient, tensor: torch.Tensor) -> object:
     return client.register_tensors("x", [(tensor, "p")], verify="full")
 
 
-# The reader's agent is a process of its own: a test process that is hours old has free memory of any size.
+# The reader's agent is a process of its own: one that is hours old has free memory of any size.
 def test_no_memory_for_a_checked_reduction_fails_that_recv_only(daemons: Bus) -> None:
     size = 40 * MIB
     clients = [daemons.client(rank) for rank in range(3)]
