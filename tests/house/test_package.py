@@ -51,10 +51,20 @@ def test_what_needs_another_package_names_the_extra(package, call, message):
     assert "\nImportError: " in done.stderr
 
 
-def test_extras_are_what_errors_name():
+def test_extras_are_what_errors_name_and_vllm():
     project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
-    assert {"torch", "ray", "lmdb"} == set(project["optional-dependencies"])
+    assert {"torch", "ray", "lmdb", "vllm"} == set(project["optional-dependencies"])
     assert any(need.startswith("numpy") for need in project["dependencies"])
+
+
+def test_the_extras_are_documented_and_vllm_as_not_used_yet():
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
+    text = (ROOT / "docs/install.md").read_text()
+    documented = re.findall(r"pip install 'tensorbus\[(\w+)\]'` \|", text)
+    assert sorted(documented) == sorted(project["optional-dependencies"])
+    sources = "\n".join(path.read_text() for path in (ROOT / "python").rglob("*.py"))
+    imported = re.search(r"import vllm|from vllm|need\(\"vllm", sources) is not None
+    assert imported != ("Nothing in the package imports vLLM yet" in text)
 
 
 def test_import_is_quick():
