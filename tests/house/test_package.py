@@ -185,6 +185,17 @@ def test_shell_blocks_of_the_readme_run(number, tmp_path):
     )
 
 
+def test_the_first_command_of_the_readme_brings_what_its_first_example_imports(tmp_path):
+    """As a shell reads it, with a wheel in the folder."""
+    first = code_blocks("sh")[0].strip()
+    assert first.startswith("pip install ")
+    (tmp_path / "tensorbus-0.1.0-cp311-cp311-manylinux_2_34_x86_64.whl").touch()
+    shown = first.replace("pip install ", "printf %s ")
+    done = subprocess.run(["bash", "-c", shown], capture_output=True, text=True, cwd=tmp_path)
+    assert done.stdout == "./tensorbus-0.1.0-cp311-cp311-manylinux_2_34_x86_64.whl[torch]"
+    assert code_blocks("python")[0].startswith("import torch\n")
+
+
 def make_targets() -> set[str]:
     return set(re.findall(r"^([a-z0-9-]+):.*##", (ROOT / "Makefile").read_text(), re.MULTILINE))
 
