@@ -2,7 +2,7 @@
 
 Nothing but the C library is asked of a system, in a version that all supported ones have; no folder
 of the machine that built it is named; the extension exports its entry alone, the program nothing,
-the archive for C++ what its headers name; it is small.
+the archive for C++ what its headers name; the notices of what is linked in are there; it is small.
 """
 
 import io
@@ -32,6 +32,11 @@ WANTED = [
     "tensorbus/sdk/lib/cmake/tensorbus/tensorbus-config.cmake",
     "tensorbus-*.data/scripts/tensorbus",
     "tensorbus-*.dist-info/licenses/LICENSE",
+]
+# What others wrote and is linked in.
+LINKED = [
+    *("cli11", "cpp-httplib", "fmt", "highway", "libstdc++", "lmdb", "nanobind", "nlohmann-json"),
+    *("openssl", "xxhash"),
 ]
 EXTENSION = re.compile(r"tensorbus/_core\..*so")
 PROGRAM = re.compile(r"tensorbus-[^/]+\.data/scripts/tensorbus")
@@ -144,6 +149,13 @@ def faults_of_file(name: str, path: Path, declared: set[str]) -> Iterator[str]:
         yield from faults_of_archive(content, declared)
 
 
+def missing_notices(folder: Path) -> Iterator[str]:
+    for name in LINKED:
+        found = list(folder.glob(f"tensorbus-*.dist-info/licenses/others/{name}"))
+        if not found or "copyright" not in found[0].read_text().lower():
+            yield f"there is no notice of {name}, which is linked in"
+
+
 def faults_of(wheel: Path) -> Iterator[str]:
     if wheel.stat().st_size > MOST_BYTES:
         yield f"it has {wheel.stat().st_size} bytes, more than {MOST_BYTES}"
@@ -154,6 +166,7 @@ def faults_of(wheel: Path) -> Iterator[str]:
         for pattern in WANTED:
             if not any(Path(folder).glob(pattern)):
                 yield f"there is no {pattern}"
+        yield from missing_notices(Path(folder))
         headers = "".join(header.read_text() for header in Path(folder).glob(HEADERS))
         declared = set(re.findall(r"\w+", headers))
         for name in archive.namelist():

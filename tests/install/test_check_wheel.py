@@ -16,6 +16,11 @@ PROGRAM = "tensorbus-0.1.0.data/scripts/tensorbus"
 ARCHIVE = "tensorbus/sdk/lib/libtensorbus.a"
 HEADER = "tensorbus/sdk/include/tensorbus/bus.h"
 LICENCE = "tensorbus-0.1.0.dist-info/licenses/LICENSE"
+NOTICES = "tensorbus-0.1.0.dist-info/licenses/others"
+LINKED = [
+    *("cli11", "cpp-httplib", "fmt", "highway", "libstdc++", "lmdb", "nanobind", "nlohmann-json"),
+    *("openssl", "xxhash"),
+]
 ENTRY = "void PyInit__core(void) {}"
 MAIN = "int main(void) { return 0; }"
 PUBLIC = "void _ZN9tensorbus3Bus4stopEv(void) {}"  # tensorbus::Bus::stop()
@@ -61,6 +66,7 @@ def good(tmp_path_factory: pytest.TempPathFactory) -> dict[str, bytes]:
         HEADER: b"namespace tensorbus { class Bus; }",
         "tensorbus/sdk/lib/cmake/tensorbus/tensorbus-config.cmake": b"",
         LICENCE: b"",
+        **{f"{NOTICES}/{name}": b"Copyright" for name in LINKED},
         EXTENSION: shared(folder, ENTRY),
         PROGRAM: compiled(folder, MAIN, "-s"),
         ARCHIVE: archive(folder, PUBLIC),
@@ -149,6 +155,14 @@ def test_a_wheel_says_that_it_runs_anywhere(platform, check, good, tmp_path):
 def test_what_is_missing_is_named(check, good, tmp_path):
     files = {name: content for name, content in good.items() if name != LICENCE}
     assert faults(check, tmp_path, files) == ["there is no tensorbus-*.dist-info/licenses/LICENSE"]
+
+
+@pytest.mark.parametrize("name", LINKED)
+def test_what_is_linked_in_is_named_with_its_licence(name, check, good, tmp_path):
+    expected = [f"there is no notice of {name}, which is linked in"]
+    files = {path: content for path, content in good.items() if path != f"{NOTICES}/{name}"}
+    assert faults(check, tmp_path, files) == expected
+    assert faults(check, tmp_path, good | {f"{NOTICES}/{name}": b""}) == expected
 
 
 def test_what_does_not_belong_in_it_is_named(check, good, tmp_path):

@@ -76,6 +76,20 @@ def test_a_wheel_that_does_not_run_anywhere_is_found_out(wheel: Path, tmp_path: 
     assert f"tensorbus/where.txt: it names {ROOT}/" in done.stdout
 
 
+def test_the_wheel_has_the_licences_of_what_is_linked_in(wheel: Path):
+    with zipfile.ZipFile(wheel) as archive:
+        (metadata,) = [name for name in archive.namelist() if name.endswith(".dist-info/METADATA")]
+        named = re.findall(r"^License-File: (.+)$", archive.read(metadata).decode(), re.MULTILINE)
+        folder = metadata.replace("METADATA", "licenses")
+        texts = {name: archive.read(f"{folder}/{name}").decode() for name in named}
+    assert "Victor Zverovich" in texts["others/fmt"]
+    assert "OpenLDAP" in texts["others/lmdb"]
+    assert "Wenzel Jakob" in texts["others/nanobind"]
+    assert "Thibaut Goetghebuer-Planchon" in texts["others/nanobind"]  # its map's
+    # The text that the notices of OpenSSL and Highway refer to.
+    assert "Apache License" in texts["LICENSE"]
+
+
 def test_an_environment_with_the_wheel_alone_has_package_and_program(environment: Path):
     code = "import tensorbus; print(tensorbus.__file__, tensorbus.__version__)"
     file, version = run(environment / "bin/python", "-c", code).split()
