@@ -48,7 +48,7 @@ wheel: build ## A wheel in dist/ that runs anywhere; PYTHONS="python3.12 ..." ad
 	@for python in $(PYTHONS); do tools/build_for $$python || exit; done
 	@$(PYTHON) tools/check_wheel.py dist/*.whl
 
-release: ## Wheels, sdist, checksums and notes in dist/, from a clean commit (docs/release.md)
+release: ## Wheels for every Python here, sdist, checksums and notes in dist/ (docs/release.md)
 	@tools/release
 
 bench: build ## Benchmarks: PART=store|plan|copy|..., default all that exist

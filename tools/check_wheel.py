@@ -1,9 +1,11 @@
 """Checks that wheels run anywhere: `tools/check_wheel.py dist/*.whl`. Says what is wrong with them.
 
 Nothing but the C library is asked of a system, in a version that all supported ones have; no folder
-of the machine that built it is named; the extension exports its entry alone; it is small.
+of the machine that built it is named; the extension exports its entry alone, the program nothing,
+the archive for C++ what its headers name; the notices of what is linked in are there; it is small.
 """
 
+import io
 import re
 import sys
 import sysconfig
@@ -31,6 +33,14 @@ WANTED = [
     "tensorbus-*.data/scripts/tensorbus",
     "tensorbus-*.dist-info/licenses/LICENSE",
 ]
+# What others wrote and is linked in.
+LINKED = [
+    *("cli11", "cpp-httplib", "fmt", "highway", "libstdc++", "lmdb", "nanobind", "nlohmann-json"),
+    *("openssl", "xxhash"),
+]
+EXTENSION = re.compile(r"tensorbus/_core\..*so")
+PROGRAM = re.compile(r"tensorbus-[^/]+\.data/scripts/tensorbus")
+HEADERS = "tensorbus/sdk/include/tensorbus/*.h"
 STRANGE = re.compile(r"\.pyc$|__pycache__|_test\.|\.o$|/testing/")
 
 
@@ -81,13 +91,53 @@ def faults_of_binary(name: str, elf: ELFFile) -> Iterator[str]:
     newest = max(glibc_versions(elf), default=(0,))
     if newest > NEWEST_GLIBC:
         yield f"it needs glibc {'.'.join(map(str, newest))}"
-    if "_core" in name and exported(elf) != {"PyInit__core"}:
-        yield f"it exports {sorted(exported(elf))[:5]}"
+    allowed = {"PyInit__core"} if EXTENSION.fullmatch(name) else set()
+    if exported(elf) != allowed and (EXTENSION.fullmatch(name) or PROGRAM.fullmatch(name)):
+        yield f"it exports {sorted(exported(elf) - allowed)[:5] or 'nothing'}"
     if elf.get_section_by_name(".symtab") is not None:
         yield "it is not stripped"
 
 
-def faults_of_file(name: str, path: Path) -> Iterator[str]:
+def objects(archive: bytes) -> Iterator[ELFFile]:
+    """Of an archive of `ar`: a header of 60 bytes before each member, at even places."""
+    place = 8
+    while place < len(archive):
+        size = int(archive[place + 48 : place + 58])
+        content = archive[place + 60 : place + 60 + size]
+        if content.startswith(b"\x7fELF"):
+            yield ELFFile(io.BytesIO(content))
+        place += 60 + size + size % 2
+
+
+def linkable(elf: ELFFile) -> set[str]:
+    """What programs that link an object can name; local symbols come first in the table."""
+    table = elf.get_section_by_name(".symtab")
+    first, end = (table.header.sh_info, table.num_symbols()) if table else (0, 0)
+    symbols = [table.get_symbol(number) for number in range(first, end)]
+    return {symbol.name for symbol in symbols if symbol.entry.st_shndx != "SHN_UNDEF"}
+
+
+def is_public(symbol: str, declared: set[str]) -> bool:
+    """Namespaces and class are words of public headers; a member is as visible as its class."""
+    mangled = re.match(r"_Z(?:T[ISV])?N[VK]*(?=9tensorbus)", symbol)
+    place = mangled.end() if mangled else len(symbol)
+    words = []
+    while length := re.match(r"\d+", symbol[place:]):
+        place += length.end() + int(length[0])
+        words.append(symbol[place - int(length[0]) : place])
+        if words[-1][0].isupper():
+            break
+    return len(words) > 1 and declared.issuperset(words)
+
+
+def faults_of_archive(content: bytes, declared: set[str]) -> Iterator[str]:
+    symbols = {symbol for elf in objects(content) for symbol in linkable(elf)}
+    strange = sorted(symbol for symbol in symbols if not is_public(symbol, declared))
+    if strange or not symbols:
+        yield f"it exports {strange[:5] or 'nothing'}"
+
+
+def faults_of_file(name: str, path: Path, declared: set[str]) -> Iterator[str]:
     content = path.read_bytes()
     for folder in own_folders():
         if folder in content:
@@ -95,6 +145,15 @@ def faults_of_file(name: str, path: Path) -> Iterator[str]:
     if content.startswith(b"\x7fELF"):
         with path.open("rb") as file:
             yield from faults_of_binary(name, ELFFile(file))
+    if content.startswith(b"!<arch>\n"):
+        yield from faults_of_archive(content, declared)
+
+
+def missing_notices(folder: Path) -> Iterator[str]:
+    for name in LINKED:
+        found = list(folder.glob(f"tensorbus-*.dist-info/licenses/others/{name}"))
+        if not found or "copyright" not in found[0].read_text().lower():
+            yield f"there is no notice of {name}, which is linked in"
 
 
 def faults_of(wheel: Path) -> Iterator[str]:
@@ -107,10 +166,13 @@ def faults_of(wheel: Path) -> Iterator[str]:
         for pattern in WANTED:
             if not any(Path(folder).glob(pattern)):
                 yield f"there is no {pattern}"
+        yield from missing_notices(Path(folder))
+        headers = "".join(header.read_text() for header in Path(folder).glob(HEADERS))
+        declared = set(re.findall(r"\w+", headers))
         for name in archive.namelist():
             if STRANGE.search(name):
                 yield f"{name} has no place in it"
-            for fault in faults_of_file(name, Path(folder, name)):
+            for fault in faults_of_file(name, Path(folder, name), declared):
                 yield f"{name}: {fault}"
 
 

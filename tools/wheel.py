@@ -3,11 +3,13 @@
     tools/wheel.py [--build build/release] [--output dist] [--machine aarch64]
 
 The package, the extension, the program and the SDK for C++ go in; the platform is the one that
-auditwheel finds for the symbols they ask of the system. Prints the wheel's path.
+auditwheel finds for the symbols they ask of the system; licences of what others wrote lie beside
+ours. Prints the wheel's path.
 """
 
 import argparse
 import contextlib
+import importlib.metadata
 import os
 import re
 import shutil
@@ -19,6 +21,18 @@ from pathlib import Path
 from scikit_build_core.build import prepare_metadata_for_build_wheel
 
 ROOT = Path(__file__).resolve().parents[1]
+# Of others, linked in: Debian's package whose copyright file has their notices.
+LINKED = {
+    "cli11": "libcli11-dev",
+    "cpp-httplib": "libcpp-httplib-dev",
+    "fmt": "libfmt-dev",
+    "highway": "libhwy-dev",
+    "libstdc++": "libstdc++-*-dev",
+    "lmdb": "liblmdb-dev",
+    "nlohmann-json": "nlohmann-json3-dev",
+    "openssl": "libssl-dev",
+    "xxhash": "libxxhash-dev",
+}
 
 
 def run(*command: str | Path) -> str:
@@ -47,6 +61,36 @@ def stage_files(build: Path, stage: Path, information: str) -> None:
     (program / "bin").rename(program / "scripts")
 
 
+def notice_of(name: str) -> str:
+    if name == "nanobind":
+        files = importlib.metadata.files("nanobind") or []
+        # Its map is another's, who says so at the top.
+        texts = [file.read_text() for file in files if "licenses" in file.parts]
+        maps = [file.read_text() for file in files if file.name == "robin_map.h"]
+        return "\n".join(texts + [text.partition("*/")[0] + "*/" for text in maps])
+    found = sorted(Path("/usr/share/doc").glob(f"{LINKED[name]}/copyright"))
+    if not found:
+        sys.exit(
+            f"wheel: /usr/share/doc has no copyright file of {LINKED[name]}, which is linked in"
+        )
+    return found[-1].read_text()
+
+
+def stage_notices(information: Path) -> None:
+    """In licenses/others, named in the metadata; Apache's text, to which some refer, is ours."""
+    folder = information / "licenses/others"
+    folder.mkdir()
+    metadata = information / "METADATA"
+    named = "License-File: LICENSE\n"
+    for name in sorted({*LINKED, "nanobind"}):
+        (folder / name).write_text(notice_of(name))
+        named += f"License-File: others/{name}\n"
+    text = metadata.read_text()
+    if "License-File: LICENSE\n" not in text:
+        sys.exit("wheel: the metadata do not name LICENSE")
+    metadata.write_text(text.replace("License-File: LICENSE\n", named, 1))
+
+
 def python_tag(stage: Path) -> str:
     """Of the extension: cp311-cp311."""
     (extension,) = (stage / "tensorbus").glob("_core*.so")
@@ -64,6 +108,7 @@ def pack(build: Path, stage: Path, output: Path, machine: str) -> Path:
     with contextlib.redirect_stdout(sys.stderr):  # it says what it does
         information = prepare_metadata_for_build_wheel(str(stage))
     stage_files(build, stage, information)
+    stage_notices(stage / information)
     say_tag(stage, information, f"{python_tag(stage)}-linux_{machine}")
     tool("wheel", "pack", stage, "--dest-dir", output)
     (wheel,) = output.iterdir()

@@ -51,10 +51,20 @@ def test_what_needs_another_package_names_the_extra(package, call, message):
     assert "\nImportError: " in done.stderr
 
 
-def test_extras_are_what_errors_name():
+def test_extras_are_what_errors_name_and_vllm():
     project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
-    assert {"torch", "ray", "lmdb"} == set(project["optional-dependencies"])
+    assert {"torch", "ray", "lmdb", "vllm"} == set(project["optional-dependencies"])
     assert any(need.startswith("numpy") for need in project["dependencies"])
+
+
+def test_the_extras_are_documented_and_vllm_as_not_used_yet():
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
+    text = (ROOT / "docs/install.md").read_text()
+    documented = re.findall(r"pip install 'tensorbus\[(\w+)\]'` \|", text)
+    assert sorted(documented) == sorted(project["optional-dependencies"])
+    sources = "\n".join(path.read_text() for path in (ROOT / "python").rglob("*.py"))
+    imported = re.search(r"import vllm|from vllm|need\(\"vllm", sources) is not None
+    assert imported != ("Nothing in the package imports vLLM yet" in text)
 
 
 def test_import_is_quick():
@@ -173,6 +183,17 @@ def test_shell_blocks_of_the_readme_run(number, tmp_path):
         cwd=tmp_path,
         env={"PATH": f"{PROGRAM.parent}:/usr/bin:/bin"},
     )
+
+
+def test_the_first_command_of_the_readme_brings_what_its_first_example_imports(tmp_path):
+    """As a shell reads it, with a wheel in the folder."""
+    first = code_blocks("sh")[0].strip()
+    assert first.startswith("pip install ")
+    (tmp_path / "tensorbus-0.1.0-cp311-cp311-manylinux_2_34_x86_64.whl").touch()
+    shown = first.replace("pip install ", "printf %s ")
+    done = subprocess.run(["bash", "-c", shown], capture_output=True, text=True, cwd=tmp_path)
+    assert done.stdout == "./tensorbus-0.1.0-cp311-cp311-manylinux_2_34_x86_64.whl[torch]"
+    assert code_blocks("python")[0].startswith("import torch\n")
 
 
 def make_targets() -> set[str]:

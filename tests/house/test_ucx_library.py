@@ -1,9 +1,13 @@
 """UCX is found at run time: not before it is needed, and what is found must fit."""
 
 import re
+import shutil
 import subprocess
 import sys
 from pathlib import Path
+
+import pytest
+import tensorbus
 
 PROGRAM = Path(sys.executable).parent / "tensorbus"
 OLD = """
@@ -73,3 +77,106 @@ def test_who_binds_without_ucx_is_told(tmp_path):
     )
     assert "UnsupportedError" in done.stderr
     assert "there is no UCX on this machine" in done.stderr
+
+
+# Prints the libucp that this process has loaded, by its file.
+LOADED = """
+import re, tensorbus
+with tensorbus.Endpoint(name="here", bind="127.0.0.1"):
+    print(*sorted(set(re.findall(r"/\\S*libucp\\S*", open("/proc/self/maps").read()))))
+"""
+
+
+@pytest.fixture(scope="module")
+def system_ucx() -> Path:
+    """The system's libucp, which needs the rest of UCX from where the system has it."""
+    told = subprocess.run(["/sbin/ldconfig", "-p"], capture_output=True, text=True, check=True)
+    found = re.search(r"libucp\.so\.0 .*=> (\S+)", told.stdout)
+    assert found is not None, "the system has no libucp.so.0, which tools/setup installs"
+    return Path(found[1]).resolve()
+
+
+@pytest.fixture
+def site(tmp_path: Path) -> Path:
+    """An environment's site-packages with our package in it."""
+    site = tmp_path / "env/lib/python3.11/site-packages"
+    package = Path(tensorbus.__file__).parent
+    shutil.copytree(package, site / "tensorbus", ignore=shutil.ignore_patterns("*.so"))
+    (extension,) = package.glob("_core*.so")
+    (site / "tensorbus" / extension.name).symlink_to(extension)
+    return site
+
+
+def put(library: Path, place: Path) -> Path:
+    place.parent.mkdir(parents=True)
+    shutil.copy(library, place)
+    return place
+
+
+def hide_the_systems(folder: Path) -> dict[str, str]:
+    """The loader finds another library by the name of UCX's first."""
+    libm = re.search(r"(/\S*/libm\.so\.6)", Path("/proc/self/maps").read_text())
+    assert libm is not None
+    put(Path(libm[1]), folder / "libucp.so.0")
+    return {"LD_LIBRARY_PATH": str(folder)}
+
+
+def loaded_by_python(site: Path, env: dict[str, str]) -> str:
+    done = subprocess.run(
+        [sys.executable, "-c", LOADED],
+        capture_output=True,
+        text=True,
+        timeout=60,
+        env={"PYTHONPATH": str(site), "PATH": ""} | env,
+    )
+    assert done.returncode == 0, done.stderr
+    return done.stdout.strip()
+
+
+@pytest.mark.parametrize("variable", ["TENSORBUS_UCX", "UCX_ROOT"])
+@pytest.mark.parametrize("place", ["lib", "lib64", "lib/x86_64-linux-gnu", "."])
+def test_the_one_that_a_variable_names_is_loaded(variable, place, system_ucx, site, tmp_path):
+    prefix = tmp_path / "prefix"
+    library = put(system_ucx, prefix / place / "libucp.so.0")
+    put(system_ucx, site / "libucx/lib/libucp.so.0")
+    assert loaded_by_python(site, {variable: str(prefix)}) == str(library)
+
+
+def test_our_variable_comes_before_that_of_ucx(system_ucx, site, tmp_path):
+    ours = put(system_ucx, tmp_path / "ours/any-name.libucp.so")
+    put(system_ucx, tmp_path / "root/lib/libucp.so.0")
+    variables = {"TENSORBUS_UCX": str(ours), "UCX_ROOT": str(tmp_path / "root")}
+    assert loaded_by_python(site, variables) == str(ours)
+
+
+def test_the_systems_comes_before_those_of_python_packages(system_ucx, site):
+    put(system_ucx, site / "libucx/lib/libucp.so.0")
+    assert loaded_by_python(site, {}) == str(system_ucx)
+
+
+@pytest.mark.parametrize("name", ["libucx/lib/libucp.so.0", "nixl_cu12.libs/libucp-1a2b.so.0.0.0"])
+def test_without_the_systems_that_of_a_python_package_is_loaded(name, system_ucx, site, tmp_path):
+    library = put(system_ucx, site / name)
+    told = loaded_by_python(site, hide_the_systems(tmp_path / "first"))
+    assert str(library) in told.split()
+    assert str(system_ucx) not in told.split()
+
+
+def test_the_program_finds_python_packages_of_its_environment(system_ucx, site, tmp_path):
+    library = put(system_ucx, site / "libucx/lib/libucp.so.0")
+    program = tmp_path / "env/bin/tensorbus"
+    program.parent.mkdir()
+    shutil.copy(PROGRAM, program)
+    done = subprocess.run(
+        [program, "doctor", "--bind", "127.0.0.1"],
+        capture_output=True,
+        text=True,
+        timeout=60,
+        env=hide_the_systems(tmp_path / "first"),
+    )
+    assert f"({library})" in done.stdout, done.stdout + done.stderr
+
+
+def test_doctor_names_the_one_that_our_variable_names(system_ucx, tmp_path):
+    library = put(system_ucx, tmp_path / "lib64/libucp.so.0")
+    assert f"({library})" in doctor(tmp_path)

@@ -1,8 +1,12 @@
-"""`make release`: what it refuses, and what it leaves in dist/. The wheel itself is a stand-in."""
+"""`make release`: what it refuses, and what it leaves in dist/.
+
+The wheel itself is a stand-in, but for the long test.
+"""
 
 import os
 import shutil
 import subprocess
+import sys
 import tarfile
 from pathlib import Path
 
@@ -10,6 +14,7 @@ import pytest
 
 ROOT = Path(__file__).resolve().parents[2]
 VERSION = "0.1.0"
+TRANSFER = Path(__file__).parent / "first_transfer.py"
 
 
 @pytest.fixture
@@ -18,8 +23,9 @@ def clone(tmp_path: Path) -> Path:
     folder = tmp_path / "clone"
     git(tmp_path, "clone", "-q", str(ROOT), str(folder))
     # What is being tested may not be committed yet.
-    shutil.copy(ROOT / "tools/release", folder / "tools/release")
-    git(folder, "add", "tools/release")
+    for tool in ("tools/release", "tools/pythons"):
+        shutil.copy(ROOT / tool, folder / tool)
+        git(folder, "add", tool)
     text = (folder / "CHANGELOG.md").read_text()
     named = text.replace("## Unreleased", f"## {VERSION}", 1)
     (folder / "CHANGELOG.md").write_text(named)
@@ -38,18 +44,26 @@ def commit(folder: Path) -> None:
     git(folder, "commit", "-q", "-a", "--allow-empty", "-m", "The release")
 
 
-def release(folder: Path, tmp_path: Path) -> subprocess.CompletedProcess[str]:
-    """With a `make` that packs a wheel of nothing."""
-    make = tmp_path / "bin/make"
-    make.parent.mkdir(exist_ok=True)
-    make.write_text("#!/bin/sh\nmkdir -p dist && echo wheel >dist/tensorbus-cp311.whl\n")
-    make.chmod(0o755)
+def put_program(path: Path, shell: str) -> None:
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_text(f"#!/bin/sh\n{shell}\n")
+    path.chmod(0o755)
+
+
+def release(folder: Path, tmp_path: Path, **env: str) -> subprocess.CompletedProcess[str]:
+    """With a `make` that packs a wheel of nothing and says how it was called, and no Pythons."""
+    programs = tmp_path / "bin"
+    pack = "mkdir -p dist && echo wheel >dist/tensorbus-cp311.whl"
+    put_program(programs / "make", f'{pack} && echo "make $*"')
+    for minor in range(12, 20):
+        if not (programs / f"python3.{minor}").exists():
+            put_program(programs / f"python3.{minor}", "exit 1")
     return subprocess.run(
         [folder / "tools/release"],
         capture_output=True,
         text=True,
         timeout=60,
-        env=os.environ | {"PATH": f"{make.parent}:{os.environ['PATH']}"},
+        env=os.environ | {"PATH": f"{programs}:{os.environ['PATH']}", "HOME": str(tmp_path)} | env,
     )
 
 
@@ -66,6 +80,51 @@ def test_a_release_has_wheels_sources_notes_and_checksums(clone: Path, tmp_path:
         held = {name.partition("/")[2] for name in archive.getnames()}
     assert {"CMakeLists.txt", "src/base/clock.cc", "python/tensorbus/__init__.py"} <= held
     assert not any(name.startswith((".venv", "build", "dist", ".sources")) for name in held)
+
+
+def test_wheels_are_for_every_python_with_headers(clone: Path, tmp_path: Path):
+    """On the path or of pyenv, one for each version; the path's first."""
+    put_program(tmp_path / "bin/python3.12", "echo 3.12")
+    pyenv = tmp_path / ".pyenv/versions"
+    put_program(pyenv / "3.12.1/bin/python", "echo 3.12")
+    put_program(pyenv / "3.13.0/bin/python", "echo 3.13")
+    put_program(pyenv / "3.14.0/bin/python", "exit 1")  # without headers
+    expected = f"{tmp_path}/bin/python3.12 {pyenv}/3.13.0/bin/python"
+    assert f"PYTHONS={expected} \n" in release(clone, tmp_path).stdout
+
+
+def test_wheels_are_for_the_pythons_that_are_named(clone: Path, tmp_path: Path):
+    put_program(tmp_path / "bin/python3.12", "echo 3.12")
+    assert "PYTHONS=python3.13\n" in release(clone, tmp_path, PYTHONS="python3.13").stdout
+    assert "PYTHONS=\n" in release(clone, tmp_path, PYTHONS="").stdout
+
+
+@pytest.mark.long
+@pytest.mark.timeout(5400)
+def test_a_real_release_can_be_installed_from_its_sources(clone: Path, tmp_path: Path):
+    """The compiler's cache knows most of it. Later Pythons have tests of their own."""
+    shutil.copytree(ROOT / ".sources", clone / ".sources")
+    subprocess.run(["make", "release", "PYTHONS="], cwd=clone, check=True, timeout=2700)
+    dist = clone / "dist"
+    (wheel,) = dist.glob("*.whl")
+    (sources,) = dist.glob("*.tar.gz")
+    assert {path.name for path in dist.iterdir()} == {
+        *(wheel.name, sources.name),
+        *("NOTES.md", "SHA256SUMS"),
+    }
+    subprocess.run(["sha256sum", "--quiet", "-c", "SHA256SUMS"], cwd=dist, check=True)
+    fresh = tmp_path / "fresh"
+    subprocess.run([sys.executable, "-m", "venv", fresh], check=True, timeout=120)
+    pip = [fresh / "bin/pip", "install", "-q", "--disable-pip-version-check"]
+    subprocess.run([*pip, sources], check=True, timeout=2700, cwd=tmp_path)
+    assert told_by(fresh / "bin/tensorbus", "--version") == f"tensorbus {VERSION}\n"
+    assert "every element is right" in told_by(fresh / "bin/python", TRANSFER)
+
+
+def told_by(*command: str | Path) -> str:
+    done = subprocess.run(command, capture_output=True, text=True, timeout=120, cwd="/")
+    assert done.returncode == 0, done.stderr
+    return done.stdout
 
 
 def test_what_is_not_committed_is_not_released(clone: Path, tmp_path: Path):

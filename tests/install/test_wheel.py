@@ -1,6 +1,7 @@
 """The wheel that `make wheel` packs: what is in it, and that it works where only Python is."""
 
 import os
+import re
 import shutil
 import subprocess
 import sys
@@ -75,6 +76,20 @@ def test_a_wheel_that_does_not_run_anywhere_is_found_out(wheel: Path, tmp_path: 
     assert f"tensorbus/where.txt: it names {ROOT}/" in done.stdout
 
 
+def test_the_wheel_has_the_licences_of_what_is_linked_in(wheel: Path):
+    with zipfile.ZipFile(wheel) as archive:
+        (metadata,) = [name for name in archive.namelist() if name.endswith(".dist-info/METADATA")]
+        named = re.findall(r"^License-File: (.+)$", archive.read(metadata).decode(), re.MULTILINE)
+        folder = metadata.replace("METADATA", "licenses")
+        texts = {name: archive.read(f"{folder}/{name}").decode() for name in named}
+    assert "Victor Zverovich" in texts["others/fmt"]
+    assert "OpenLDAP" in texts["others/lmdb"]
+    assert "Wenzel Jakob" in texts["others/nanobind"]
+    assert "Thibaut Goetghebuer-Planchon" in texts["others/nanobind"]  # its map's
+    # The text that the notices of OpenSSL and Highway refer to.
+    assert "Apache License" in texts["LICENSE"]
+
+
 def test_an_environment_with_the_wheel_alone_has_package_and_program(environment: Path):
     code = "import tensorbus; print(tensorbus.__file__, tensorbus.__version__)"
     file, version = run(environment / "bin/python", "-c", code).split()
@@ -99,19 +114,8 @@ def test_the_package_says_where_cpp_finds_it(environment: Path):
 
 
 def later_pythons() -> list[Path]:
-    """From 3.12 on, with their headers: on the path, or beside those that pyenv has."""
-    names = [shutil.which(f"python3.{minor}") for minor in range(12, 16)]
-    found = [Path(name) for name in names if name]
-    found += sorted(Path.home().glob(".pyenv/versions/3.1[2-9].*/bin/python"))
-    return [python for python in found if has_headers(python)]
-
-
-def has_headers(python: Path) -> bool:
-    code = (
-        "import sysconfig, os, sys; assert sys.version_info >= (3, 12);"
-        "assert os.path.exists(sysconfig.get_path('include') + '/Python.h')"
-    )
-    return subprocess.run([python, "-c", code], capture_output=True).returncode == 0
+    """From 3.12 on, with their headers."""
+    return [Path(line) for line in run(ROOT / "tools/pythons").splitlines()]
 
 
 @pytest.mark.long
@@ -131,6 +135,36 @@ def test_later_pythons_have_their_own_wheels(tmp_path: Path):
         assert "is right" in run(environment / "bin/python", FIRST_TRANSFER)
 
 
+def download(folder: Path, minor: int, *names: str) -> Path:
+    """Wheels of others, for a Python."""
+    command = [sys.executable, "-m", "pip", "download", "-q", "--only-binary", ":all:", "--no-deps"]
+    run(*command, "--python-version", f"3.{minor}", "-d", folder, *names, timeout=300)
+    return folder
+
+
+def try_wheel(*arguments: str | Path, env: dict[str, str]) -> subprocess.CompletedProcess[str]:
+    command = [ROOT / "tools/try_wheel", *arguments]
+    return subprocess.run(
+        command, capture_output=True, text=True, timeout=3000, env=os.environ | env
+    )
+
+
+def check_trial(done: subprocess.CompletedProcess[str], torch: bool) -> None:
+    """What `tools/try_wheel` has printed of an environment, with torch or without."""
+    assert done.returncode == 0, done.stdout + done.stderr
+    print(done.stdout)
+    assert "every element is right" in done.stdout
+    seconds = re.search(r"to the first verified transfer: ([\d.]+) s", done.stdout)
+    assert seconds is not None
+    assert float(seconds[1]) < 60
+    examples = re.search(r"(\d+) of (\d+) examples of the README run", done.stdout)
+    assert examples is not None
+    ran, there = int(examples[1]), int(examples[2])
+    assert 0 < ran <= there
+    assert ran == there or not torch
+    assert "hello from the store" in done.stdout
+
+
 @pytest.mark.long
 @pytest.mark.timeout(3600)
 @pytest.mark.parametrize("suite", ["bookworm", "trixie", "jammy"])
@@ -143,26 +177,37 @@ def test_a_fresh_root_needs_nothing_else(suite: str, wheel: Path, tmp_path: Path
             pytest.skip(f"{suite} has Python 3.{minor}, for which no wheel can be built here")
         run(ROOT / "tools/build_for", pythons[0], tmp_path / "dist", timeout=3000)
         (wheel,) = (tmp_path / "dist").iterdir()
-    packages = tmp_path / "packages"
-    download = [sys.executable, "-m", "pip", "download", "-q", "--only-binary", ":all:"]
-    for needed in ("numpy>=2.1", "libucx-cu12"):
-        version = ("--python-version", f"3.{minor}", "-d", packages)
-        run(*download, *version, "--no-deps", needed, timeout=300)
+    packages = download(tmp_path / "packages", minor, "numpy>=2.1", "libucx-cu12")
     run(ROOT / "tools/setup", "--roots", timeout=600)
-    done = subprocess.run(
-        [ROOT / "tools/try_wheel", suite, wheel, packages],
-        capture_output=True,
-        text=True,
-        timeout=3000,
-        env=os.environ | torch_of(minor),
-    )
+    torch = torch_of(minor)
+    done = try_wheel(suite, wheel, packages, env=torch)
     if done.returncode == 77:
+        assert suite != "bookworm" or os.geteuid() != 0, done.stderr
         pytest.skip(done.stderr.strip())
-    assert done.returncode == 0, done.stdout + done.stderr
-    print(done.stdout)
-    assert "every element is right" in done.stdout
+    check_trial(done, bool(torch))
     assert "site-packages/libucx/lib/libucp" in done.stdout
-    assert "hello from the store" in done.stdout
+
+
+@pytest.mark.long
+@pytest.mark.timeout(600)
+def test_a_plain_environment_needs_nothing_else(wheel: Path, tmp_path: Path):
+    packages = download(tmp_path / "packages", sys.version_info.minor, "numpy>=2.1")
+    done = try_wheel(
+        "--venv", sys.executable, wheel, packages, env=torch_of(sys.version_info.minor)
+    )
+    check_trial(done, torch=True)
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="only root can make a root")
+@pytest.mark.parametrize(("suite", "code"), [("bookworm", 1), ("trixie", 77)])
+def test_a_root_that_cannot_be_made_is_skipped_unless_it_is_bookworm(suite, code, tmp_path):
+    fake = tmp_path / "bin/debootstrap"
+    fake.parent.mkdir()
+    fake.write_text("#!/bin/sh\necho E: no such mirror\nexit 1\n")
+    fake.chmod(0o755)
+    done = try_wheel(suite, "no.whl", tmp_path, env={"PATH": f"{fake.parent}:{os.environ['PATH']}"})
+    assert done.returncode == code
+    assert "no root could be made: E: no such mirror" in done.stderr
 
 
 def torch_of(minor: int) -> dict[str, str]:

@@ -68,17 +68,25 @@ std::string bind_functions(void* handle, Library& ucx) {
   return {};
 }
 
-std::string in_prefix(const std::string& named) {
-  if (!std::filesystem::is_directory(named)) return named;
-  return (std::filesystem::path(named) / "lib" / soname).string();
-}
-
 void add_matches(const std::filesystem::path& pattern, std::vector<std::string>& files) {
   glob_t found{};
   if (::glob(pattern.c_str(), 0, nullptr, &found) == 0) {
     files.insert(files.end(), found.gl_pathv, found.gl_pathv + found.gl_pathc);
   }
   ::globfree(&found);
+}
+
+// Of a prefix: where `make install`, Red Hat and Debian put libraries, and the folder itself. Those
+// for other processors, which Debian may hold beside ours, are refused by the loader.
+std::vector<std::string> in_prefix(const std::string& named) {
+  if (!std::filesystem::is_directory(named)) return {named};
+  const std::filesystem::path prefix = named;
+  std::vector<std::string> files;
+  for (const char* place : {"lib", "lib64", "lib/*-linux-gnu", ""}) {
+    add_matches(prefix / place / soname, files);
+  }
+  if (files.empty()) files.push_back(prefix / "lib" / soname);  // so that the error names a file
+  return files;
 }
 
 // Of the extension, or of the program, which the loader knows by the name that it was called by.
@@ -90,8 +98,8 @@ std::filesystem::path own_file() {
 
 // Packages of Python that bring UCX along, where they are installed beside ours: our extension lies
 // in site-packages/tensorbus, our program in the environment's bin.
-void add_python_packages(std::vector<std::string>& files) {
-  const std::filesystem::path above = own_file().parent_path().parent_path();
+void add_python_packages(const std::filesystem::path& own, std::vector<std::string>& files) {
+  const std::filesystem::path above = own.parent_path().parent_path();
   for (const auto& site : {above, above / "lib" / "python3*" / "site-packages"}) {
     add_matches(site / "libucx" / "lib" / soname, files);
     add_matches(site / "nixl*.libs" / "libucp*.so*", files);
@@ -100,12 +108,12 @@ void add_python_packages(std::vector<std::string>& files) {
 
 }  // namespace
 
-std::vector<std::string> candidates() {
+std::vector<std::string> candidates(const std::filesystem::path& own) {
   for (const char* name : {"TENSORBUS_UCX", "UCX_ROOT"}) {
-    if (const auto named = config::variable(name)) return {in_prefix(*named)};
+    if (const auto named = config::variable(name)) return in_prefix(*named);
   }
   std::vector<std::string> files{soname};
-  add_python_packages(files);
+  add_python_packages(own, files);
   return files;
 }
 
@@ -131,7 +139,7 @@ Library load(std::span<const std::string> files) {
 }
 
 const Library& library() {
-  static const Library loaded = load(candidates());
+  static const Library loaded = load(candidates(own_file()));
   return loaded;
 }
 

@@ -8,6 +8,7 @@
 #include <ucs/debug/log_def.h>
 #include <uct/api/uct.h>
 
+#include <filesystem>
 #include <span>
 #include <string>
 #include <vector>
@@ -57,8 +58,8 @@ const Library& library();
 
 // Files, or names for the system's loader, in the order in which library() tries them: what
 // TENSORBUS_UCX names, else what UCX_ROOT does, else the system's and those that Python packages
-// beside ours bring.
-std::vector<std::string> candidates();
+// beside ours bring. `own` is the file of our extension or program.
+std::vector<std::string> candidates(const std::filesystem::path& own);
 // The first that fits. Error as library()'s.
 Library load(std::span<const std::string> files);
 
