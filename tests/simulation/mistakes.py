@@ -121,7 +121,9 @@ MISTAKES = (
                 "src/bus/round/recv.cc",
                 "          self->on_read(at, done);\n",
                 """          const auto now = latest[&self->context_].lock();
-          if (now != nullptr && at < now->parts_.size() && now->left_ > 0) now->on_read(at, done);
+          if (now != nullptr && at < now->parts_.size() && now->state_ == RecvState::reading) {
+            now->on_read(at, done);
+          }
 """,
             ),
             (
