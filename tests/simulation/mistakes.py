@@ -265,6 +265,13 @@ OF_THE_SHELF = (
     Mistake(
         "the gate is looked at before the last byte is read",
         (
+            # What happens between two polls happens between the last look and the last chunk.
+            (
+                "src/fabric/memory/fabric.cc",
+                "if (exposed.withdrawn || !exposed.gate.open(source.ticket)) {",
+                "const bool last = running.next > 0 && running.next + 1 == reading.chunk_count();\n"
+                "    if (exposed.withdrawn || (!last && !exposed.gate.open(source.ticket))) {",
+            ),
             (
                 "src/fabric/memory/fabric.cc",
                 "if (!as_memory(*source.region).exposed().gate.still_open(source.ticket)) {",
