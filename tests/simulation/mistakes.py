@@ -121,7 +121,9 @@ MISTAKES = (
                 "src/bus/round/recv.cc",
                 "          self->on_read(at, done);\n",
                 """          const auto now = latest[&self->context_].lock();
-          if (now != nullptr && at < now->parts_.size() && now->left_ > 0) now->on_read(at, done);
+          if (now != nullptr && at < now->parts_.size() && now->state_ == RecvState::reading) {
+            now->on_read(at, done);
+          }
 """,
             ),
             (
@@ -263,6 +265,13 @@ OF_THE_SHELF = (
     Mistake(
         "the gate is looked at before the last byte is read",
         (
+            # What happens between two polls happens between the last look and the last chunk.
+            (
+                "src/fabric/memory/fabric.cc",
+                "if (exposed.withdrawn || !exposed.gate.open(source.ticket)) {",
+                "const bool last = running.next > 0 && running.next + 1 == reading.chunk_count();\n"
+                "    if (exposed.withdrawn || (!last && !exposed.gate.open(source.ticket))) {",
+            ),
             (
                 "src/fabric/memory/fabric.cc",
                 "if (!as_memory(*source.region).exposed().gate.still_open(source.ticket)) {",

@@ -19,6 +19,7 @@ BUILD = ROOT / "build" / "release"
 SEEDS = 400
 MANY_SEEDS = 100_000
 SEEDS_WITH_A_MISTAKE = 5_000
+ONCE_BROKEN = (6643, 58477, 66657)  # seeds that found what the hundreds did not
 ALL_MISTAKES = MISTAKES + FOUND_ELSEWHERE + OF_THE_SHELF + OF_PULLS_TOGETHER
 
 
@@ -103,6 +104,13 @@ def test_hundreds_of_seeds_break_nothing() -> None:
     build()
     told = told_by(start(1, SEEDS))
     assert int(re.search(r"^recvs: (\d+)", told, re.MULTILINE)[1]) > SEEDS  # type: ignore[index]
+
+
+@pytest.mark.timeout(300)
+@pytest.mark.parametrize("seed", ONCE_BROKEN)
+def test_a_seed_that_once_broke_an_invariant_breaks_none(seed: int) -> None:
+    build()
+    assert re.search(r"^pulls: \d", told_by(start(seed, 1)), re.MULTILINE)
 
 
 @pytest.mark.long

@@ -66,6 +66,28 @@ TEST_F(ShelfTest, WhatOneRankGaveUpAndAnotherDidNotIsInNobodysWay) {
   expect_pulled(10, 3, 300);
 }
 
+// proves: L1.3
+TEST_F(ShelfTest, WhatOnlyTheSourcesOfAReaderHadDoesNotKeepItFromWhatAllHave) {
+  trainer = side("trainer", {0, 1}, Replicate{});
+  open(trainer, 2);
+  publish_all(100);
+  open(engine, 0);
+  publish(0, 200);
+  fleet.cluster.run_until([] { return false; }, 500);
+  const Rank source = pull(10).version == 2 ? 0 : 1;
+  const Rank other = 1 - source;
+  publish(1, 200);
+  fleet.wait_ok(
+      {{other, fleet.node(other).submit(Shelve{"b", {}, take_slot(other).version, false})}});
+  EXPECT_EQ(publish(source, 300), 3);
+  fleet.cluster.run_until([] { return false; }, 500);
+  expect_pulled(10, 3, 300);
+  EXPECT_EQ(publish(other, 400), 4) << "3 is never everywhere";
+  const Outcome taken = take_slot(source);
+  EXPECT_TRUE(taken.status.ok()) << taken.status.message;
+  expect_pulled(10, 2, 200);
+}
+
 TEST_F(ShelfTest, AReaderKeepsItsSlotForAWhileAndThenBeginsAgain) {
   open(trainer, 2);
   publish_all(100);

@@ -207,7 +207,7 @@ void fields(Archive& a, Ended& m) {
 }
 
 // Of a shelf. From source to reader: the answer to a subscription, with what every slot holds, and
-// later what a slot holds now.
+// later what a slot holds now. `common`: the newest version that all senders are known to have had.
 inline constexpr std::size_t most_slots = 64;
 struct ShelfSlot {
   std::uint64_t region = 0;
@@ -224,6 +224,7 @@ void fields(Archive& a, ShelfSlot& m) {
 struct Shelved {
   Status status;
   std::vector<ShelfSlot> slots;
+  std::int64_t common = 0;
   friend bool operator==(const Shelved&, const Shelved&) = default;
 };
 template <typename Archive>
@@ -231,11 +232,13 @@ void fields(Archive& a, Shelved& m) {
   a("code", m.status.code);
   a.message("message", m.status.message, longest_reason_told);
   a.list("slots", m.slots, most_slots);
+  a.natural("common", m.common);
 }
 struct Published {
   std::size_t slot = 0;
   std::int64_t version = 0;
   std::uint64_t ticket = 0;
+  std::int64_t common = 0;
   friend bool operator==(const Published&, const Published&) = default;
 };
 template <typename Archive>
@@ -243,6 +246,7 @@ void fields(Archive& a, Published& m) {
   a.number("slot", m.slot, 0, most_slots - 1);
   a.natural("version", m.version);
   a("ticket", m.ticket);
+  a.natural("common", m.common);
 }
 // The worker at the source has closed: nothing follows this version there.
 struct Finished {
@@ -268,11 +272,13 @@ void fields(Archive& a, Hold& m) {
 }
 struct Held {
   std::int64_t version = 0;  // 0: there is none yet
+  std::int64_t common = 0;
   friend bool operator==(const Held&, const Held&) = default;
 };
 template <typename Archive>
 void fields(Archive& a, Held& m) {
   a.natural("version", m.version);
+  a.natural("common", m.common);
 }
 // From a sender to the first one of its side: what it has; and what that answers: the newest
 // version that all senders have had, who lacks the newest of this one, and which later versions

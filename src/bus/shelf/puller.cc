@@ -38,7 +38,10 @@ void Puller::replace(std::shared_ptr<Loan> loan, std::vector<TensorView> targets
 }
 
 void Puller::join(JoinPlan plan) {
-  if (plan.generation != plan_.generation) finished_after_.reset();
+  if (plan.generation != plan_.generation) {
+    finished_after_.reset();
+    common_ = 0;
+  }
   plan_ = std::move(plan);
   serial_ = draw_serial(context_);
   streams_.clear();
@@ -111,7 +114,10 @@ void Puller::on_message(const PeerConnectionPtr& connection, const AgentMessage&
   SourceEnd& source = found->second;
   std::visit(Overloaded{
                  [&](const Shelved& answer) { on_shelved(rank, source, answer); },
-                 [&](const Published& published) { source.put(published); },
+                 [&](const Published& published) {
+                   source.put(published);
+                   common_ = std::max(common_, published.common);
+                 },
                  [&](const Finished& finished) {
                    source.view.finished = true;
                    finished_after_ = std::max(finished_after_.value_or(0), finished.version);
@@ -136,10 +142,11 @@ void Puller::on_shelved(Rank rank, SourceEnd& source, const Shelved& answer) {
   if (!answer.status.ok()) {
     return fail_joining(fmt::format("rank {}: {}", rank, answer.status.message));
   }
+  common_ = std::max(common_, answer.common);
   source.slots.resize(answer.slots.size());
   for (std::size_t slot = 0; slot < answer.slots.size(); ++slot) {
     const ShelfSlot& told = answer.slots[slot];
-    source.put({slot, told.version, told.ticket});
+    source.put({slot, told.version, told.ticket, answer.common});
   }
   for (std::size_t slot = 0; slot < answer.slots.size() && !idle(); ++slot) {
     attach(rank, source, slot, answer.slots[slot].region);
@@ -175,6 +182,7 @@ void Puller::start_when_attached() {
     if (!source.answered || std::ranges::any_of(source.slots, absent)) return;
   }
   phase_ = Phase::started;
+  taken_back_ = false;
   context_.at(Step::joined);
   trouble_.end();
   finished_after_.reset();
@@ -225,6 +233,7 @@ std::optional<Outcome> Puller::finish_read() {
   log::debug("bus: rank {}: version {} of batch \"{}\" was recycled while it was read",
              context_.rank, version, plan_.batch);
   for (auto& [rank, source] : sources_) source.forget(version);
+  taken_back_ = true;
   return outcome;
 }
 
@@ -287,10 +296,11 @@ void Puller::pin_newest() {
 }
 
 void Puller::on_held(Rank rank, const Held& held) {
+  common_ = std::max(common_, held.common);
   if (unpinned_.erase(rank) == 0) return;
   largest_held_ = std::max(largest_held_, held.version);
   if (!unpinned_.empty()) return;
-  must_pin_ = false;
+  must_pin_ = taken_back_ = false;
   if (recv_ != nullptr) return;
   pinned_ = largest_held_;
   if (pinned_ != 0 && narrows_) pin({pinned_});

@@ -2,6 +2,7 @@
 // its sources have, and the reading of one of them.
 #pragma once
 
+#include <algorithm>
 #include <cstdint>
 #include <map>
 #include <memory>
@@ -47,6 +48,11 @@ class Puller : public std::enable_shared_from_this<Puller> {
 
   // What the sources have that is wanted.
   Supply supply(const Wanted& wanted) const;
+  // Whoever has read this version takes none below the returned one, and will find one that is as
+  // new: what all senders have had stays until a newer one is everywhere.
+  std::int64_t lasting(std::int64_t read) const noexcept {
+    return taken_back_ ? read : std::min(read, common_);
+  }
   // The newest version of a source whose worker has closed, also after that source was lost.
   std::optional<std::int64_t> finished_after() const noexcept { return finished_after_; }
   // Reads a version that is wanted, or waits for one. Its outcome, once it is over.
@@ -116,6 +122,8 @@ class Puller : public std::enable_shared_from_this<Puller> {
   std::map<Rank, SourceEnd> sources_;
   std::shared_ptr<Recv> recv_;
   std::optional<std::int64_t> finished_after_;
+  std::int64_t common_ = 0;  // the newest version that all senders are known to have had
+  bool taken_back_ = false;  // something was, and not all sources have said since what all had
 
   std::set<Rank> unpinned_;  // sources that have not said what they keep
   std::int64_t largest_held_ = 0;

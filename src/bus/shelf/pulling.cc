@@ -42,11 +42,13 @@ void Pulling::pull(CommandId id, const Pull& pull, Deadline deadline) {
 }
 
 // A version of a later generation is newer, whatever its number: whoever resumed counts as it
-// likes. Otherwise nobody goes back to what is older than the last.
+// likes. Otherwise nobody goes back to what is older than the last, unless that was only at the
+// sources of this rank: another sender may have given it up, and then it is gone before a newer one
+// is there.
 Wanted Pulling::wanted_by(const Pull& pull) const {
   const bool later = read_in_ != 0 && puller_->generation() > read_in_;
   if (later) return {pull.version, 0};
-  return {pull.version, std::max(pull.newer_than.value_or(0), last_read_ - 1)};
+  return {pull.version, std::max(pull.newer_than.value_or(0), puller_->lasting(last_read_) - 1)};
 }
 
 std::optional<Outcome> Pulling::step_head() {

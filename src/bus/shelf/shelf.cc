@@ -52,7 +52,7 @@ bool Shelf::complete(std::int64_t version) {
   const auto slot = slots_.complete(version);
   if (!slot) return false;
   context_.at(Step::published);
-  tell_all(Published{*slot, version, slots_.all()[*slot].ticket});
+  tell_all(Published{*slot, version, slots_.all()[*slot].ticket, slots_.common()});
   herald_.note_complete(slots_.versions());
   look_at_common();
   return true;
@@ -97,7 +97,7 @@ Taken Shelf::subscribe(const PeerConnectionPtr& connection, const AgentMessage& 
     serve(connection, message.serial, wish, *served);
   } catch (const Error& error) {
     context_.connections.send(*connection, message.generation, message.serial,
-                              Shelved{error.status(), {}});
+                              Shelved{error.status(), {}, 0});
   }
   return Taken::done;
 }
@@ -109,7 +109,7 @@ void Shelf::serve(const PeerConnectionPtr& connection, std::uint64_t serial, con
     return entry.second.reader == wish.reader && entry.second.side == wish.side;
   });
   if (older != subscriptions_.end()) unsubscribe(older->first);
-  Shelved answer;
+  Shelved answer{{}, {}, slots_.common()};
   for (std::size_t slot = 0; slot < regions_.size(); ++slot) {
     for (std::size_t at = 0; at < served.streams.size(); ++at) {
       regions_[slot]->serve(stream_number(serial, wish.streams[at]), served.streams[at]);
@@ -151,7 +151,8 @@ void Shelf::on_hold(const Subscription& subscription, std::uint64_t serial, cons
   if (hold.newest) wish.from = slots_.newest();
   slots_.hold(serial, std::move(wish));
   if (!hold.newest) return;
-  context_.connections.send(*subscription.connection, generation(), serial, Held{slots_.newest()});
+  context_.connections.send(*subscription.connection, generation(), serial,
+                            Held{slots_.newest(), slots_.common()});
 }
 
 void Shelf::on_lost(const PeerConnectionPtr& connection) {

@@ -46,7 +46,7 @@ Taken Shelves::take(const PeerConnectionPtr& connection, const AgentMessage& mes
   }
   if (!is_over) return Taken::no;
   context_.connections.send(*connection, message.generation, message.serial,
-                            Shelved{{Code::withdrawn, "that generation is over"}, {}});
+                            Shelved{{Code::withdrawn, "that generation is over"}, {}, 0});
   return Taken::done;
 }
 

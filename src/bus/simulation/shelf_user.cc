@@ -328,8 +328,6 @@ void ShelfUser::check_pulled(const Pending& pending, const Outcome& outcome) {
     world_.violate("I24", fmt::format("rank {}: generation {} after generation {}", rank_,
                                       outcome.round, last_generation_));
   }
-  last_generation_ = outcome.round;
-  last_version_ = outcome.version;
   std::string wrong;
   std::optional<Life> source;
   std::optional<std::int64_t> step;
@@ -347,11 +345,24 @@ void ShelfUser::check_pulled(const Pending& pending, const Outcome& outcome) {
     wrong += fmt::format(" element {} is element {} of rank {}, life {}, step {}", i,
                          element_of(number), life.rank, life.number, step_of(number));
   });
+  if (wrong.empty() && source) check_not_older(wish, outcome, *source);
+  last_generation_ = outcome.round;
+  last_version_ = outcome.version;
+  last_life_ = life_;
   if (!wrong.empty()) {
     return world_.violate("I21", fmt::format("rank {}, version {} of generation {}:{}", rank_,
                                              outcome.version, outcome.round, wrong));
   }
   if (pending.at_rest && source) check_newest(outcome, *source);
+}
+
+// In one registration. What not all senders had may be gone before a newer one is there.
+void ShelfUser::check_not_older(const Pull& wish, const Outcome& outcome, Life source) {
+  const bool older = outcome.round == last_generation_ && outcome.version < last_version_;
+  if (!older || wish.version || last_life_ != life_) return;
+  if (!world_.have_all_published(source, last_version_)) return;
+  world_.violate("I24", fmt::format("rank {}: version {} after version {}, which all had", rank_,
+                                    outcome.version, last_version_));
 }
 
 void ShelfUser::check_newest(const Outcome& outcome, Life source) {

@@ -63,6 +63,7 @@ class ShelfUser final : public User {
   void drop_pending();
   void check_ends();
   void check_pulled(const Pending& pending, const Outcome& outcome);
+  void check_not_older(const Pull& wish, const Outcome& outcome, Life source);
   void check_newest(const Outcome& outcome, Life source);
   void init();
   void enlist();
@@ -83,6 +84,7 @@ class ShelfUser final : public User {
   std::int64_t attempts_ = 0;  // to publish one
   std::int64_t last_version_ = 0;
   std::int64_t last_generation_ = 0;
+  std::int64_t last_life_ = 0;  // that pulled
   std::vector<std::int64_t> after_error_;
 };
 

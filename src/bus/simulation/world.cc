@@ -140,6 +140,12 @@ std::int64_t World::newest_of_all(Life sender) const {
   return newest;
 }
 
+bool World::have_all_published(Life sender, std::int64_t version) const {
+  return std::ranges::all_of(checks.senders_with(sender), [&](const Life& each) {
+    return shelved_versions.contains({each, version});
+  });
+}
+
 bool World::pulls_what_is_there(const UserSide& side) const {
   return std::ranges::all_of(users_, [&](const auto& user) {
     const bool other_side = std::ranges::find(side.ranks, user->rank()) == side.ranks.end();

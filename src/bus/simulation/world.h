@@ -180,6 +180,7 @@ class World {
   bool pulls_what_is_there(const UserSide& side) const;
   // The newest version of a generation that all its senders have told their agents of; 0: none.
   std::int64_t newest_of_all(Life sender) const;
+  bool have_all_published(Life sender, std::int64_t version) const;
   // One of those who publish now, if all are in one generation.
   std::optional<Life> publisher() const;
   std::size_t keep() const noexcept { return keep_; }
