@@ -6,7 +6,7 @@ PYTHON := .venv/bin/python
 CONFIGURE = cmake --preset $(1) -DPython_EXECUTABLE=$(CURDIR)/$(PYTHON) --log-level=WARNING
 COMPILE = [ build/$(1)/build.ninja -nt CMakePresets.json ] || $(call CONFIGURE,$(1)); cmake --build build/$(1)
 
-.PHONY: help setup build demo check test test-long test-tsan test-aarch64 wheel release bench lint format clean
+.PHONY: help setup build demo check test test-long test-tsan test-aarch64 wheel release bench lint tidy format clean
 
 help: ## Show this list
 	@awk -F ':.*## ' '/^[a-z0-9-]+:.*## / {printf "  make %-12s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -22,6 +22,9 @@ demo: build ## Trainers hand their weights to engines that lay them out differen
 
 lint: setup ## Formatters, linters, types, layers, points of the specification
 	@tools/lint
+
+tidy: setup ## clang-tidy on all sources of the product, which takes minutes
+	@$(PYTHON) tools/check_tidy.py
 
 format: setup ## Format all sources in place
 	@git ls-files -co --exclude-standard '*.cc' '*.h' | xargs -r clang-format -i

@@ -8,11 +8,14 @@
 #include <unistd.h>
 
 #include <atomic>
+#include <cerrno>
 #include <cstring>
+#include <ctime>
 #include <vector>
 
 #include "fabric/conformance/two_hosts.h"
 #include "os/io/fd.h"
+#include "tensorbus/status.h"
 
 namespace tensorbus::bench {
 
@@ -29,7 +32,8 @@ class CopyPingPong {
   void round_trip() {
     std::memcpy(data(0), push_.data(), bytes_);
     tell(shared_->there);
-    await(shared_->back);
+    const timespec patience{60, 0};
+    await(shared_->back, &patience);
     std::memcpy(pull_.data(), data(1), bytes_);
   }
 
@@ -62,21 +66,26 @@ class CopyPingPong {
       ::syscall(SYS_futex, &flag.count, FUTEX_WAKE, 1, nullptr, nullptr, 0);
     }
   }
-  static void await(Flag& flag) {
+  // Throws Error(timeout) when a sleep has lasted as long as `patience`: the other process is gone.
+  static void await(Flag& flag, const timespec* patience) {
     for (int i = 0; flag.count.load(std::memory_order_acquire) == flag.seen; ++i) {
       __builtin_ia32_pause();
       if (i < spins) continue;
       flag.sleeps.store(1);
-      ::syscall(SYS_futex, &flag.count, FUTEX_WAIT, flag.seen, nullptr, nullptr, 0);
+      const long slept =
+          ::syscall(SYS_futex, &flag.count, FUTEX_WAIT, flag.seen, patience, nullptr, 0);
+      if (slept != 0 && errno == ETIMEDOUT) {
+        throw Error(Code::timeout, "the copy ping-pong gets no answer: its other process is gone");
+      }
       flag.sleeps.store(0);
     }
     ++flag.seen;
   }
 
-  // Ends with its parent.
+  // Ends with its parent, so it waits for as long as other things are measured.
   [[noreturn]] void echo() {
     for (;;) {
-      await(shared_->there);
+      await(shared_->there, nullptr);
       std::memcpy(data(1), data(0), bytes_);
       tell(shared_->back);
     }

@@ -5,6 +5,7 @@
 #include <fmt/core.h>
 
 #include <algorithm>
+#include <chrono>
 #include <future>
 #include <memory>
 #include <optional>
@@ -47,14 +48,15 @@ class Trips {
 
  private:
   void round_trip() {
-    const Handler handler = prepared_
-                                ? worker_->push_pull(*prepared_, Deadline::never())
-                                : worker_->push_pull({&push_, 1}, {&pull_, 1}, Deadline::never());
-    server_->get_batch(batch_, {}, Deadline::never());
+    const Handler handler = prepared_ ? worker_->push_pull(*prepared_, until_)
+                                      : worker_->push_pull({&push_, 1}, {&pull_, 1}, until_);
+    server_->get_batch(batch_, {}, until_);
     server_->respond(batch_[0].handler, {&batch_[0].tensors[0].tensor, 1});
-    worker_->wait(handler, Deadline::never());
+    worker_->wait(handler, until_);
   }
 
+  // Of all round trips together, under a profiler, too.
+  const Deadline until_ = Deadline::after(std::chrono::minutes(30));
   std::unique_ptr<Scheduler> scheduler_;
   std::unique_ptr<Worker> worker_;
   std::unique_ptr<Server> server_;

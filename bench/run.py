@@ -18,6 +18,7 @@ from pathlib import Path
 ROOT = Path(__file__).resolve().parent.parent
 PROGRAMS = ROOT / "build" / "bench" / "bin"
 RESULTS = ROOT / "build" / "bench"
+LONGEST = 3600  # seconds; what takes longer hangs
 
 
 def program(name: str) -> list[Path | str]:
@@ -58,6 +59,15 @@ def exists(command: list[Path | str]) -> bool:
     return Path(command[-1]).exists()
 
 
+def run_command(command: list[Path | str]) -> str:
+    """How it failed; empty if it did not. What it has started ends with it."""
+    try:
+        ended = subprocess.run(command, env=environment(), timeout=LONGEST, check=False)
+    except subprocess.TimeoutExpired:
+        return f"was ended after {LONGEST} seconds"
+    return f"failed ({ended.returncode})" if ended.returncode else ""
+
+
 def run(part: str) -> bool:
     """Whether all commands of the part succeeded; a failure does not hide the other rows."""
     rows: list[object] = []
@@ -65,9 +75,8 @@ def run(part: str) -> bool:
     for command in filter(exists, PARTS[part]):
         print(f"== {part}: {Path(command[-1]).stem}", flush=True)
         with tempfile.NamedTemporaryFile(suffix=".json") as file:
-            ended = subprocess.run([*command, "--json", file.name], env=environment(), check=False)
-            if ended.returncode != 0:
-                print(f"bench: {command[-1]} failed ({ended.returncode})", file=sys.stderr)
+            if failure := run_command([*command, "--json", file.name]):
+                print(f"bench: {command[-1]} {failure}", file=sys.stderr)
                 succeeded = False
                 continue
             rows += json.loads(Path(file.name).read_text())

@@ -21,13 +21,14 @@ FOLDERS = [ROOT / "src", ROOT / "include", ROOT / "python/bindings"]
 SYSTEM = [sysconfig.get_path("include"), nanobind.include_dir()]
 # The warnings of cmake/layer.cmake, and that about locks.
 WARNINGS = ["all", "extra", "shadow", "conversion", "non-virtual-dtor", "thread-safety", "error"]
-CLANG = [
-    *("clang++", "-std=c++20", "-fsyntax-only", "-x", "c++", "-"),
+FLAGS = [
+    "-std=c++20",
     *(f"-W{each}" for each in WARNINGS),
     *(f"-I{folder}" for folder in FOLDERS),
     *itertools.chain.from_iterable(("-isystem", folder) for folder in SYSTEM),
     '-DTENSORBUS_VERSION=""',
 ]
+CLANG = ["clang++", *FLAGS, "-fsyntax-only", "-x", "c++", "-"]
 # Tests, and the twin of another source: a build has one of the two.
 LEFT_OUT = re.compile(r"_test\.cc$|/testing/|/simulation/|/conformance/|/no_ucx\.cc$")
 
@@ -44,11 +45,15 @@ def complaints(code: str) -> str:
     return run.stderr if run.returncode else ""
 
 
+def rooms() -> list[str]:
+    """For each room, code that is all its sources."""
+    by_room = itertools.groupby(sources(), key=lambda path: path.parent)
+    return ["".join(f'#include "{path}"\n' for path in files) for _, files in by_room]
+
+
 def main() -> int:
-    rooms = itertools.groupby(sources(), key=lambda path: path.parent)
-    codes = ["".join(f'#include "{path}"\n' for path in files) for _, files in rooms]
     with ThreadPoolExecutor(2) as two_at_a_time:
-        found = "".join(two_at_a_time.map(complaints, codes))
+        found = "".join(two_at_a_time.map(complaints, rooms()))
     sys.stderr.write(found)
     return 1 if found else 0
 

@@ -1,23 +1,12 @@
 """Seeded kills of workers, agents and the store at named steps, on one host and between two."""
 
-import os
 import random
 from pathlib import Path
 
 import pytest
 from chaos import SHOTS, VICTIMS, Chaos, Shot
 from processes import Start
-from two_hosts import TwoHosts
-
-WHERE = pytest.mark.parametrize("where", ["one host", "two hosts"])
-
-
-def start_chaos(where: str, start: Start, folder: Path) -> Chaos:
-    if where == "one host":
-        return Chaos(start, folder, None)
-    if os.geteuid() != 0:
-        pytest.skip("namespaces need root")
-    return Chaos(start, folder, TwoHosts(start))
+from under_fire import WHERE, fire_all, start_chaos
 
 
 def shots_of(seed: int, kills: int) -> list[Shot]:
@@ -30,13 +19,9 @@ def shots_of(seed: int, kills: int) -> list[Shot]:
     return dice.sample(chosen, len(chosen))
 
 
-def bombard(chaos: Chaos, shots: list[Shot]) -> None:
-    for number, shot in enumerate(shots):
-        try:
-            chaos.fire(shot)
-        except BaseException as error:
-            error.add_note(f"after {shots[:number]}, at {shot}")
-            raise
+def bombard(where: str, start: Start, folder: Path, shots: list[Shot]) -> None:
+    chaos = start_chaos(Chaos, where, start, folder)
+    fire_all(chaos, shots)
     chaos.check_descriptors()
 
 
@@ -46,7 +31,7 @@ def bombard(chaos: Chaos, shots: list[Shot]) -> None:
 def test_whoever_is_killed_the_others_are_told_and_go_on(
     where: str, start_program: Start, tmp_path: Path
 ) -> None:
-    bombard(start_chaos(where, start_program, tmp_path), shots_of(1, 10))
+    bombard(where, start_program, tmp_path, shots_of(1, 10))
 
 
 @WHERE
@@ -54,4 +39,4 @@ def test_whoever_is_killed_the_others_are_told_and_go_on(
 @pytest.mark.timeout(1200)
 @pytest.mark.parametrize("seed", range(10, 15))
 def test_hundreds_of_kills(where: str, seed: int, start_program: Start, tmp_path: Path) -> None:
-    bombard(start_chaos(where, start_program, tmp_path), shots_of(seed, 50))
+    bombard(where, start_program, tmp_path, shots_of(seed, 50))

@@ -1,32 +1,17 @@
 """Seeded kills while versions are published and pulled, on one host and between two."""
 
-import os
 import random
 from pathlib import Path
 
 import pytest
 from processes import Start
 from shelf_chaos import SHOTS, ShelfChaos, Shot
-from two_hosts import TwoHosts
-
-WHERE = pytest.mark.parametrize("where", ["one host", "two hosts"])
+from under_fire import WHERE, fire_all, start_chaos
 
 
-def start_chaos(where: str, start: Start, folder: Path) -> ShelfChaos:
-    if where == "one host":
-        return ShelfChaos(start, folder, None)
-    if os.geteuid() != 0:
-        pytest.skip("namespaces need root")
-    return ShelfChaos(start, folder, TwoHosts(start))
-
-
-def bombard(chaos: ShelfChaos, shots: list[Shot]) -> None:
-    for number, shot in enumerate(shots):
-        try:
-            chaos.fire(shot)
-        except BaseException as error:
-            error.add_note(f"after {shots[:number]}, at {shot}")
-            raise
+def bombard(where: str, start: Start, folder: Path, shots: list[Shot]) -> None:
+    chaos = start_chaos(ShelfChaos, where, start, folder)
+    fire_all(chaos, shots)
     assert len(chaos.record.pulls) > len(shots)
 
 
@@ -36,8 +21,7 @@ def bombard(chaos: ShelfChaos, shots: list[Shot]) -> None:
 def test_whoever_is_killed_what_is_pulled_is_whole(
     where: str, start_program: Start, tmp_path: Path
 ) -> None:
-    shots = random.Random(1).sample(SHOTS, 7)
-    bombard(start_chaos(where, start_program, tmp_path), shots)
+    bombard(where, start_program, tmp_path, random.Random(1).sample(SHOTS, 7))
 
 
 @WHERE
@@ -47,6 +31,4 @@ def test_whoever_is_killed_what_is_pulled_is_whole(
 def test_hundreds_of_kills_of_publishers_and_readers(
     where: str, seed: int, start_program: Start, tmp_path: Path
 ) -> None:
-    bombard(
-        start_chaos(where, start_program, tmp_path), random.Random(seed).sample(SHOTS, len(SHOTS))
-    )
+    bombard(where, start_program, tmp_path, random.Random(seed).sample(SHOTS, len(SHOTS)))

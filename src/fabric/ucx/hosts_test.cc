@@ -6,8 +6,10 @@
 #include <spawn.h>
 
 #include <array>
+#include <fstream>
 #include <numeric>
 #include <optional>
+#include <string>
 
 #include "base/clock.h"
 #include "fabric/conformance/party.h"
@@ -188,6 +190,28 @@ constexpr Duration slow_loss = seconds(9);
 constexpr std::int64_t small = 1 << 20;
 // Many windows: a read that nobody polls does not come to its end.
 constexpr std::int64_t large = 64 << 20;
+
+// Whose devices /sys shows: every interface has a hardware address of its own.
+std::string hardware_address() {
+  std::ifstream file("/sys/class/net/tb0/address");
+  std::string address;
+  std::getline(file, address);
+  return address;
+}
+
+TEST_F(UcxHosts, AProcessEntersTheHostThatItsParentIsOnOrTheOther) {
+  hosts_->enter(0);
+  const std::string parents = hardware_address();
+  ASSERT_NE(parents, "");
+  EXPECT_TRUE(os::holds_in_child([&] {
+    hosts_->enter(0);
+    return hardware_address() == parents;
+  }));
+  EXPECT_TRUE(os::holds_in_child([&] {
+    hosts_->enter(1);
+    return !hardware_address().empty() && hardware_address() != parents;
+  }));
+}
 
 TEST_F(UcxHosts, AStreamArrivesWhole) {
   start(small + 12'345);
