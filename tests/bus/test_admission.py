@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import os
 import signal
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
@@ -16,16 +14,6 @@ pytestmark = pytest.mark.skipif(os.geteuid() != 0, reason="namespaces need root"
 
 PORTS = range(7310, 7320)
 STRANGER = "10.78.0.3"
-# Says whether a connection stands within some seconds.
-CALL = """
-import socket, sys
-source, target, port, patience = sys.argv[1:]
-try:
-    socket.create_connection((target, int(port)), float(patience), (source, 0))
-    print("connected")
-except TimeoutError:
-    print("timed out")
-"""
 
 
 class Hosts:
@@ -43,19 +31,17 @@ class Hosts:
             f"--state={files}.s", *options,
         )  # fmt: skip
 
-    def run(self, host: int, *command: str) -> str:
-        whole = [*self._hosts.on(host), *command]
-        return subprocess.run(whole, check=True, capture_output=True, text=True).stdout.strip()
-
     def call(self, source: str, port: int, patience: float) -> str:
         """From the second host to the first."""
-        arguments = [source, ADDRESSES[0], str(port), str(patience)]
-        return self.run(1, sys.executable, "-c", CALL, *arguments)
+        return self._hosts.call(source, 0, port, patience)
+
+    def take_address(self, address: str) -> None:
+        """At the second host."""
+        self._hosts.add_address(1, address)
 
     def listening(self) -> set[int]:
         """Ports of the first host's agents."""
-        rows = self.run(0, "ss", "--no-header", "-ltn").splitlines()
-        found = {int(row.split()[3].rpartition(":")[2]) for row in rows}
+        found = self._hosts.listening(0)
         return {port for port in found if not self.url.endswith(f":{port}")}
 
 
@@ -73,7 +59,7 @@ def test_only_hosts_of_ranks_in_the_directory_can_connect(hosts: Hosts) -> None:
     joined.line()
     # Who comes before the news gets through with its second packet.
     assert hosts.call(ADDRESSES[1], port, 20) == "connected"
-    hosts.run(1, "ip", "address", "add", f"{STRANGER}/24", "dev", "tb0")
+    hosts.take_address(STRANGER)
     assert hosts.call(STRANGER, port, 0.5) == "timed out"
     assert hosts.call(ADDRESSES[1], port, 20) == "connected"
     joined.signal(signal.SIGTERM)

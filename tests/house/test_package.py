@@ -1,8 +1,10 @@
 """What a stranger gets: light imports, the program, the installed C++ library, the README."""
 
+import ast
 import re
 import subprocess
 import sys
+import time
 import tomllib
 from pathlib import Path
 
@@ -155,15 +157,40 @@ def code_blocks(language: str) -> list[str]:
     return re.findall(rf"```{language}\n(.*?)```", text, re.DOTALL)
 
 
-@pytest.mark.parametrize("number", range(len(code_blocks("python"))))
-def test_python_blocks_of_the_readme_run(number, tmp_path):
-    script = tmp_path / "block.py"
-    script.write_text(code_blocks("python")[number])
+def with_note(block: str, file: Path) -> str:
+    """Notes in a file when its last statement is over, but not yet what the statement is in."""
+    tree = ast.parse(block)
+    body = tree.body
+    while isinstance(body[-1], ast.With):
+        body = body[-1].body
+    # By a clock that all processes share.
+    note = f"import time; open({str(file)!r}, 'w').write(str(time.monotonic()))"
+    body.extend(ast.parse(note).body)
+    return ast.unparse(tree)
+
+
+def seconds_to_exit(block: str, folder: Path) -> float:
+    """From its last statement to the end of its process."""
+    script, last = folder / "block.py", folder / "last"
+    script.write_text(with_note(block, last))
     done = subprocess.run(
-        [sys.executable, script], capture_output=True, text=True, timeout=60, cwd=tmp_path
+        [sys.executable, script], capture_output=True, text=True, timeout=60, cwd=folder
     )
+    end = time.monotonic()
     assert done.returncode == 0, done.stderr
     assert done.stderr == "", "it warns"
+    return end - float(last.read_text())
+
+
+@pytest.fixture(scope="module")
+def exit_of_others(tmp_path_factory):
+    """The seconds that an interpreter with torch takes, on a machine that may be busy."""
+    return seconds_to_exit("import torch", tmp_path_factory.mktemp("exit"))
+
+
+@pytest.mark.parametrize("number", range(len(code_blocks("python"))))
+def test_python_blocks_of_the_readme_run_and_exit_at_once(number, exit_of_others, tmp_path):
+    assert seconds_to_exit(code_blocks("python")[number], tmp_path) < exit_of_others + 3
 
 
 @pytest.mark.parametrize("number", range(len(code_blocks("sh"))))

@@ -1,10 +1,12 @@
-// For tests: this process has no descriptors left while it lives. Nothing is checked or logged
-// meanwhile: the sanitizers need some to look at objects that they have not seen before.
+// For tests: this process has no descriptors left while it lives, or only so many. Nothing is
+// checked or logged meanwhile: the sanitizers need some to look at objects that they have not seen
+// before.
 #pragma once
 
 #include <fcntl.h>
 #include <sys/resource.h>
 
+#include <cstddef>
 #include <vector>
 
 #include "os/io/fd.h"
@@ -13,7 +15,7 @@ namespace tensorbus::os {
 
 class NoDescriptors {
  public:
-  NoDescriptors() {
+  explicit NoDescriptors(std::size_t left = 0) {
     ::getrlimit(RLIMIT_NOFILE, &before_);
     taken_.emplace_back(::open("/dev/null", O_RDONLY | O_CLOEXEC));
     rlimit little = before_;
@@ -24,6 +26,7 @@ class NoDescriptors {
       if (!taken) break;
       taken_.push_back(std::move(taken));
     }
+    taken_.resize(taken_.size() - left);
   }
   ~NoDescriptors() { ::setrlimit(RLIMIT_NOFILE, &before_); }
   NoDescriptors(const NoDescriptors&) = delete;

@@ -7,7 +7,9 @@
 #include <thread>
 
 #include "base/clock.h"
+#include "os/testing/no_descriptors.h"
 #include "os/testing/quiet_fork.h"
+#include "store/etcd/http.h"
 #include "store/etcd/session.h"
 #include "store/testing/etcd_process.h"
 #include "store/testing/etcd_proxy.h"
@@ -297,6 +299,23 @@ TEST(EtcdConnect, SaysWhyItFailed) {
   serving.join();
   EXPECT_EQ(disabled.code, Code::unsupported);
   EXPECT_THAT(disabled.message, HasSubstr("gateway is disabled"));
+}
+
+// Without a descriptor to break it by, an exchange with a silent server would keep its thread.
+TEST(EtcdHttp, WithoutADescriptorToBreakItByNothingIsSent) {
+  etcd::HttpPool pool;
+  const os::Fd silent = os::listen_tcp("127.0.0.1", 0);
+  const std::uint16_t port = os::local_port(silent);
+  bool ended = false;
+  std::shared_ptr<etcd::Exchange> exchange;
+  {
+    const os::NoDescriptors one_left(1);
+    exchange = pool.start({{"127.0.0.1", port}, "/v3/kv/range", "{}", {}});
+    ended = exchange->wait({within(seconds(5))});
+  }
+  ASSERT_TRUE(ended) << "it was sent, and nothing can break it";
+  EXPECT_FALSE(exchange->outcome().sent);
+  EXPECT_THAT(exchange->outcome().cause, HasSubstr("cannot duplicate a descriptor"));
 }
 
 }  // namespace

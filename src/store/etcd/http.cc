@@ -1,6 +1,5 @@
 #include "store/etcd/http.h"
 
-#include <fcntl.h>
 #include <httplib.h>
 #include <netinet/in.h>
 #include <netinet/tcp.h>
@@ -66,8 +65,14 @@ class HttpConnection {
       prepare(socket);
       // A duplicate, because the library closes its own descriptor without telling, and a number
       // that was used again would be shut down in its place.
-      socket_ = std::make_shared<os::Fd>(::fcntl(socket, F_DUPFD_CLOEXEC, 0));
-      exchange_->attach(socket_);
+      try {
+        socket_ = std::make_shared<os::Fd>(os::duplicate(socket));
+        exchange_->attach(socket_);
+      } catch (const std::exception& error) {
+        // The library would not close its own. Without a duplicate nothing is sent: an exchange
+        // that nobody can break would keep its thread for as long as the server is silent.
+        lacking_ = error.what();
+      }
     });
   }
 
@@ -89,6 +94,8 @@ class HttpConnection {
         !usable_ && response.status >= 400 && nlohmann::json::accept(outcome.body);
     if (usable_ || whole_error) {
       outcome.status = response.status;
+    } else if (!lacking_.empty()) {
+      outcome.cause = lacking_;
     } else {
       outcome.cause = describe(error);
     }
@@ -97,8 +104,8 @@ class HttpConnection {
   }
 
  private:
-  static httplib::Request make_request(Exchange& exchange, HttpOutcome& outcome,
-                                       const httplib::Response& response) {
+  httplib::Request make_request(Exchange& exchange, HttpOutcome& outcome,
+                                const httplib::Response& response) const {
     const HttpRequest& wanted = exchange.request_;
     httplib::Request request;
     request.method = "POST";
@@ -109,7 +116,7 @@ class HttpConnection {
     // seen here, who abandons later finds a connected socket to shut down.
     request.content_length_ = wanted.body.size();
     request.content_provider_ = [&](std::size_t at, std::size_t size, httplib::DataSink& sink) {
-      if (exchange.abandoned()) return false;
+      if (exchange.abandoned() || !lacking_.empty()) return false;
       outcome.sent = true;
       return sink.write(wanted.body.data() + at, size);
     };
@@ -127,6 +134,7 @@ class HttpConnection {
   const StoreUrl::Host host_;
   httplib::Client client_;
   std::shared_ptr<os::Fd> socket_;
+  std::string lacking_;  // why there is no duplicate; the connection is not used again
   Exchange* exchange_ = nullptr;
   bool usable_ = true;
 };
