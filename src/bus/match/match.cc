@@ -13,6 +13,7 @@
 #include "bus/match/fitting.h"
 #include "bus/match/pair_plans.h"
 #include "bus/match/side_tensors.h"
+#include "bus/match/work.h"
 #include "tensorbus/status.h"
 
 namespace tensorbus::bus {
@@ -240,6 +241,7 @@ Status are_named(const Group& sources, const Group& targets) {
 }
 
 Passage make_passage(const Group& sources, const Group& targets, Rank reader) {
+  ++matching_work().passages;
   Passage passage;
   std::string text;
   const auto member = targets.members.find(reader);

@@ -9,6 +9,7 @@
 
 #include "base/refuse.h"
 #include "bus/match/problems.h"
+#include "bus/match/work.h"
 #include "tensor/global_shape.h"
 #include "tensorbus/status.h"
 
@@ -229,6 +230,7 @@ std::vector<std::size_t> items_of(const BatchMember& member, const End& end) {
 }
 
 SideTensors tensors_of(const Registrations& members, const Side& side) {
+  ++matching_work().sides;
   return side.layout ? shared_tensors(members, side) : one_to_one_tensors(members, side);
 }
 
