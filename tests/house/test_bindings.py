@@ -20,9 +20,10 @@ def lock_watch(tmp_path_factory):
 
 
 @pytest.mark.timeout(150)
-def test_every_binding_while_each_blocking_call_blocks(lock_watch, tmp_path):
+@pytest.mark.parametrize("what", ["blocks", "silent"])
+def test_every_binding_while_each_blocking_call_blocks(what, lock_watch, tmp_path):
     done = subprocess.run(
-        [sys.executable, HERE / "call_all.py", tmp_path],
+        [sys.executable, HERE / "call_all.py", what, tmp_path],
         capture_output=True,
         text=True,
         timeout=140,

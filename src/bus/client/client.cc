@@ -14,6 +14,7 @@
 #include "bus/channel/names.h"
 #include "bus/channel/pending_command.h"
 #include "bus/client/shelf_memory.h"
+#include "bus/client/turns.h"
 
 namespace tensorbus::bus {
 namespace {
@@ -66,7 +67,8 @@ struct Client::Registration {
   std::shared_ptr<Loan> loan;
   std::shared_ptr<const void> owner;   // of its memory
   std::unique_ptr<ShelfMemory> shelf;  // if it publishes
-  Mutex publishing;                    // one version at a time
+  // One version at a time. No mutex: who has its turn asks for Ctrl-C meanwhile.
+  const std::shared_ptr<Turns> publishing = std::make_shared<Turns>();
 
   Mutex mutex;
   std::uint64_t last_ticket GUARDED_BY(mutex) = 0;
@@ -264,7 +266,11 @@ std::int64_t Client::publish(const std::string& batch, const std::optional<std::
                 fmt::format("{} of batch \"{}\" has another shape than it was registered with",
                             name_of(command.items[i], i), batch));
   }
-  const Lock turn(registration->publishing);
+  Turn turn(registration->publishing);
+  if (!turn.wait(deadline)) {
+    throw Error(Code::timeout,
+                fmt::format("batch \"{}\": another thread is publishing to its shelf", batch));
+  }
   const std::int64_t patience =
       std::chrono::duration_cast<std::chrono::milliseconds>(options.patience).count();
   const Outcome granted = run(

@@ -1,4 +1,4 @@
-#include "bus/link/turns.h"
+#include "bus/client/turns.h"
 
 #include <utility>
 

@@ -17,9 +17,9 @@
 
 #include "base/mutex.h"
 #include "bus/client/client.h"
+#include "bus/client/turns.h"
 #include "bus/link/form.h"
 #include "bus/link/stage.h"
-#include "bus/link/turns.h"
 
 namespace tensorbus::bus {
 

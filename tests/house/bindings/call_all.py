@@ -1,8 +1,9 @@
 """Calls every binding of the core on a second thread, again and again, while the main thread is
 blocked in each call that blocks.
 
-Run by test_bindings.py with lock_watch.c preloaded; its one argument is a folder. Prints what is
-wrong, a line each. A deadlock ends it with the stacks of all threads.
+Run by test_bindings.py with lock_watch.c preloaded; its arguments are what blocks (`blocks`, or
+`silent`: calls whose other end says nothing) and a folder. Prints what is wrong, a line each. A
+deadlock ends it with the stacks of all threads.
 """
 
 from __future__ import annotations
@@ -14,18 +15,22 @@ import faulthandler
 import re
 import sys
 import threading
+import time
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
 import scene
+import silent
 from tensorbus import _core
 
 PATIENCE = 100.0
 # What calls may end with, in a second thread while another blocks. Not TypeError: that is a call
 # which does not fit its signature.
 ENDS = (RuntimeError, OSError, ValueError)
+# Of the time for which a call shall block; clocks differ a little.
+ALMOST = 0.9
 
 
 def bindings() -> Iterator[str]:
@@ -51,6 +56,22 @@ def parameters(function: Any, overload: int) -> list[str]:
     signature = re.sub(r"^def (\w+)\[\w+\]", r"def \1", signature)  # of 3.12
     arguments = ast.parse(f"{signature}: ...").body[0].args  # type: ignore[attr-defined]
     return [each.arg for each in [*arguments.posonlyargs, *arguments.args, *arguments.kwonlyargs]]
+
+
+# Calls with a timeout that no other end can hold up.
+CANNOT_BLOCK = {
+    "Endpoint.read": "returns a Read, which waits",
+    "BusClient.abandon": "closes on a thread of its own",
+}
+
+
+def takes_a_timeout(name: str) -> bool:
+    path, _, overload = name.partition(" ")
+    kind, _, member = path.rpartition(".")
+    function = vars(getattr(_core, kind) if kind else _core).get(member)
+    if not hasattr(function, "__nb_signature__"):
+        return False  # a property, or the end of an object
+    return "timeout" in parameters(function, int(overload or 0))
 
 
 def call(name: str, arguments: list[Any]) -> None:
@@ -139,45 +160,127 @@ class Checks:
                     self.call(other, make)
                 all_called.set()
 
+        longest = 0.0
+
         def run() -> None:
+            nonlocal longest
             while not all_called.is_set() and not second.done():
-                with contextlib.suppress(*ENDS):
-                    blocked()
+                begin = time.monotonic()
+                end_of(blocked)
+                longest = max(longest, time.monotonic() - begin)
 
         with ThreadPoolExecutor(1) as threads:
             second = threads.submit(call_others)
             self.faults |= {f"{name}, blocked, {fault}" for fault in self.watch.faults(run)}
             stop.set()
             second.result()
+        if longest < scene.BLOCKED * ALMOST:
+            self.faults.add(f"{name} does not block")
+
+    def block_all(self, blocked: dict[str, Callable[[], object]], others: dict[str, Any]) -> None:
+        """Each once, while the others are called again and again."""
+        stop = threading.Event()
+
+        def call_others() -> None:
+            while not stop.is_set():
+                for other, make in others.items():
+                    self.call(other, make)
+
+        with ThreadPoolExecutor(1) as threads:
+            second = threads.submit(call_others)
+            for name, each in blocked.items():
+                print(f"silent: {name}", file=sys.stderr, flush=True)
+                begin = time.monotonic()
+                faults = self.watch.faults(lambda each=each: end_of(each))
+                self.faults |= {f"{name}, at a silent end, {fault}" for fault in faults}
+                if time.monotonic() - begin < silent.MOMENT * ALMOST:
+                    self.faults.add(f"{name} does not block at a silent end")
+            stop.set()
+            second.result()
 
 
-def main(folder: str) -> int:
+def end_of(blocked: Callable[[], object]) -> None:
+    with contextlib.suppress(*ENDS):
+        blocked()
+
+
+class Everything:
+    """All parts of the scene, and what can be called on them."""
+
+    def __init__(self, folder: str, endpoints: scene.Endpoints) -> None:
+        self.servers, self.job = scene.Servers(), scene.Job()
+        self.etcd, etcd_url = silent.etcd()
+        ours = self.servers.server
+        urls = ["memory://house", ours.url, f"tcpstore://127.0.0.1:{ours.port}", etcd_url]
+        self.parts: list[Any] = [
+            *(self.servers, scene.Values(), self.job, endpoints),
+            *(scene.Buses(folder), scene.Links()),
+            *(scene.Stores(url) for url in urls[:0:-1]),
+            scene.Stores(urls[0]),
+        ]
+        self.calls: dict[str, Any] = {}
+        for part in self.parts:
+            self.calls |= part.calls()
+
+    def close(self) -> None:
+        self.etcd.close()
+
+
+def check_calls(checks: Checks, everything: Everything) -> None:
+    missing = set(bindings()) - set(everything.calls) - set(everything.job.last_calls())
+    checks.faults |= {f"{name} has no call in scene.py" for name in missing}
+    print("calls", file=sys.stderr, flush=True)
+    for name, make in everything.calls.items():
+        error = checks.call(name, make)
+        print(f"  {name}: {error!r}", file=sys.stderr, flush=True)
+
+
+def check_blocks(checks: Checks, everything: Everything, _folder: str) -> None:
+    check_calls(checks, everything)
+    for part in everything.parts:
+        others = everything.calls | part.calls()
+        for name, blocked in part.blocks().items():
+            print(f"blocked: {name}", file=sys.stderr, flush=True)
+            checks.block(name, blocked, others)
+    for name, make in everything.job.last_calls().items():
+        checks.call(name, make)
+
+
+def check_silent(checks: Checks, everything: Everything, folder: str) -> None:
+    """And that no call with a timeout was forgotten."""
+    agent = silent.SilentAgent(everything.servers.server.url, folder)
+    checks.block_all(agent.silent(), everything.calls)
+    agent.close()
+    known = set(agent.silent()) | set(CANNOT_BLOCK)
+    for part in everything.parts:
+        known |= set(part.blocks())
+    for scheme in ("tensorbus", "tcpstore", "etcd"):
+        print(f"a silent {scheme}://", file=sys.stderr, flush=True)
+        store = silent.SilentStore(*silent.server(scheme))
+        blocked = {
+            name: lambda name=name, make=make: call(name, silent.shortly(make()))
+            for name, make in store.silent().items()
+            if takes_a_timeout(name)
+        }
+        checks.block_all(blocked, everything.calls)
+        store.close()
+        known |= set(blocked)
+    timed = {name for name in bindings() if takes_a_timeout(name)}
+    checks.faults |= {f"{name} is blocked nowhere" for name in timed - known}
+    checks.faults |= {f"{name} takes no timeout" for name in set(CANNOT_BLOCK) - timed}
+
+
+def main(what: str, folder: str) -> int:
     faulthandler.dump_traceback_later(PATIENCE, exit=True)
     checks = Checks()
-    servers, values, job = scene.Servers(), scene.Values(), scene.Job()
     with scene.endpoints() as endpoints:
-        buses = [scene.Buses(folder), scene.Links()]
-        parts: list[Any] = [servers, values, job, endpoints, *buses]
-        stores = [scene.Stores("memory://house"), scene.Stores(servers.server.url)]
-        calls: dict[str, Any] = {}
-        for part in [*parts, *stores]:
-            calls |= part.calls()
-        missing = set(bindings()) - set(calls) - set(job.last_calls())
-        checks.faults |= {f"{name} has no call in scene.py" for name in missing}
-        print("calls", file=sys.stderr, flush=True)
-        for name, make in calls.items():
-            error = checks.call(name, make)
-            print(f"  {name}: {error!r}", file=sys.stderr, flush=True)
-        for part in [*parts, *stores]:
-            others = calls | part.calls()
-            for name, blocked in part.blocks().items():
-                print(f"blocked: {name}", file=sys.stderr, flush=True)
-                checks.block(name, blocked, others)
-        for name, make in job.last_calls().items():
-            checks.call(name, make)
+        everything = Everything(folder, endpoints)
+        check = {"blocks": check_blocks, "silent": check_silent}[what]
+        check(checks, everything, folder)
+        everything.close()
     print("\n".join(sorted(checks.faults)))
     return 1 if checks.faults else 0
 
 
 if __name__ == "__main__":
-    sys.exit(main(sys.argv[1]))
+    sys.exit(main(*sys.argv[1:]))

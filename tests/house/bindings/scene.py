@@ -47,19 +47,26 @@ def together(*calls: Callable[[], Any]) -> list[Any]:
         return [future.result() for future in [threads.submit(call) for call in calls]]
 
 
+def of_leases(name: str) -> bool:
+    return "Watch" in name or "Lease" in name or name in ("Store.watch", "Store.lease")
+
+
 class Stores:
     """A store with what belongs to it."""
 
     def __init__(self, url: str) -> None:
         self.scope = _core.KeyScope("house", "bindings")
         self.store = _core.connect(_core.StoreUrl.parse(url), SOON)
-        self.watch = self.store.watch(self.scope, "watched", False, SOON)
-        self.lease = self.store.lease(30.0, True, SOON)
+        # torch's protocol has neither.
+        self.leases = not url.startswith("tcpstore:")
+        if self.leases:
+            self.watch = self.store.watch(self.scope, "watched", False, SOON)
+            self.lease = self.store.lease(30.0, True, SOON)
         self.store.set(self.scope, "key", "value", SOON)
 
     def calls(self) -> dict[str, Arguments]:
         store, scope = self.store, self.scope
-        return {
+        found: dict[str, Arguments] = {
             "Watch.next": lambda: (self.watch, scope, 0.0),
             "Watch.close": lambda: (store.watch(scope, "w", False, SOON),),
             "~Watch": lambda: (store.watch(scope, "w", False, SOON),),
@@ -88,6 +95,7 @@ class Stores:
             "Store.join": lambda: (store, SOON),
             "shared_secret": lambda: (store, scope, "secret", SOON),
         }
+        return {name: make for name, make in found.items() if self.leases or not of_leases(name)}
 
     def blocks(self) -> dict[str, Callable[[], object]]:
         store, scope = self.store, self.scope
@@ -95,10 +103,10 @@ class Stores:
             "Store.wait_for_key": lambda: store.wait_for_key(scope, "none", BLOCKED),
             "Store.wait_for_value": lambda: store.wait_for_value(scope, "key", "no", BLOCKED),
             "Store.wait_for_keys": lambda: store.wait_for_keys(
-                scope, "none*", 1, None, [], BLOCKED
+                scope, "none*", 1, None, ["none"], BLOCKED
             ),
             "Store.barrier": lambda: store.barrier(scope, "two", 2, "me", BLOCKED),
-            "Watch.next": lambda: self.watch.next(scope, BLOCKED),
+            **({"Watch.next": lambda: self.watch.next(scope, BLOCKED)} if self.leases else {}),
         }
 
 
@@ -272,7 +280,8 @@ class Endpoints:
         return seen[0]
 
     def blocks(self) -> dict[str, Callable[[], object]]:
-        return {"Read.wait": lambda: self.slow.wait(BLOCKED)}
+        # Another one every time: after some seconds the silent source counts as lost.
+        return {"Read.wait": lambda: self.reader.read(self.silent, None, True, 60.0).wait(BLOCKED)}
 
     def close(self) -> None:
         self.source.send_signal(signal.SIGKILL)
@@ -482,6 +491,12 @@ class Links:
             "BusLink.take_turn": lambda: alone.take_turn(
                 alone.begin("taken", True, False), BLOCKED
             ),
+            "BusLink.refuse": lambda: alone.refuse(
+                alone.begin("taken", True, False), "why", BLOCKED
+            ),
+            "BusLink.recv": lambda: alone.recv(
+                self.call(send=False), form, tensors, held, None, BLOCKED, False
+            ),
             "BusLink.send": lambda: alone.send(
                 self.call(), form, tensors, held, None, BLOCKED, False, 0
             ),
@@ -496,7 +511,11 @@ class Links:
 class Job:
     """A push-pull job: scheduler, worker and server in one process."""
 
-    def __init__(self) -> None:
+    one_environment = threading.Lock()  # of the process, which both threads set
+
+    def __init__(self, *, alone: bool = False) -> None:
+        # One in which nobody answers: calls of the job itself would let those that block go on.
+        self.quiet = self if alone else Job(alone=True)
         self.port = free_port()
         self.taken: list[int] = []
         environments = [self.environment(role) for role in ("scheduler", "worker", "server")]
@@ -505,18 +524,20 @@ class Job:
             lambda: _core.PushPullWorker(environments[1]),
             lambda: _core.PushPullServer(environments[2]),
         )
+        self.pending = int(self.worker.push_pull(*self.request())) if alone else 0
 
     def environment(self, role: str, port: int | None = None, timeout: float = SOON) -> Any:
-        os.environ |= {
-            "DMLC_ROLE": role,
-            "DMLC_NUM_WORKER": "1",
-            "DMLC_NUM_SERVER": "1",
-            "DMLC_NODE_RANK": "0",
-            "DMLC_PS_ROOT_URI": "127.0.0.1",
-            "DMLC_PS_ROOT_PORT": str(port or self.port),
-            "TENSORBUS_INIT_TIMEOUT": str(timeout),
-        }
-        return _core.PushPullEnvironment.read()
+        with self.one_environment:
+            os.environ |= {
+                "DMLC_ROLE": role,
+                "DMLC_NUM_WORKER": "1",
+                "DMLC_NUM_SERVER": "1",
+                "DMLC_NODE_RANK": "0",
+                "DMLC_PS_ROOT_URI": "127.0.0.1",
+                "DMLC_PS_ROOT_PORT": str(port or self.port),
+                "TENSORBUS_INIT_TIMEOUT": str(timeout),
+            }
+            return _core.PushPullEnvironment.read()
 
     def hopeless(self, role: str, timeout: float = 0.0) -> Any:
         return self.environment(role, free_port(), timeout)
@@ -564,7 +585,7 @@ class Job:
         return handler
 
     def calls(self) -> dict[str, Arguments]:
-        worker, server = self.worker, self.server
+        worker, server, quiet = self.worker, self.server, self.quiet
         environment = self.environment("worker")
         return {
             "PushPullEnvironment.read": lambda: (),
@@ -576,25 +597,25 @@ class Job:
             "PushPullWorker.barrier": lambda: (worker, True, True, True, 0.0),
             "PushPullServer.barrier": lambda: (server, True, True, True, 0.0),
             "PushPullWorker.push_pull": lambda: (worker, *self.after_others()),
-            "PushPullWorker.prepare": lambda: (worker, *self.request()[:4]),
+            "PushPullWorker.prepare": lambda: (quiet.worker, *self.request()[:4]),
             "PushPullWorker.push_pull_prepared": lambda: (worker, *self.prepared()),
             "PushPullWorker.wait": lambda: (worker, self.push(), 0.0),
-            "PushPullWorker.handlers": lambda: (worker, self.push()),
-            "PushPullWorker.trace": lambda: (worker, self.push(), None),
-            "PushPullWorker.counts": lambda: (worker,),
+            "PushPullWorker.handlers": lambda: (quiet.worker, quiet.pending),
+            "PushPullWorker.trace": lambda: (quiet.worker, quiet.pending, None),
+            "PushPullWorker.counts": lambda: (quiet.worker,),
             "PushPullServer.get_batch": lambda: (server, 0.0, None, self.take),
             "PushPullServer.respond": lambda: (server, [torch.ones(4)], self.received()),
             "PushPullServer.respond_vec": lambda: (
                 server, torch.ones(4), [torch.ones(4)], [self.received()], True,
             ),
-            "PushPullServer.register_buffer": lambda: (server, torch.ones(4), [0], [7]),
-            "PushPullServer.counts": lambda: (server,),
+            "PushPullServer.register_buffer": lambda: (quiet.server, torch.ones(4), [0], [7]),
+            "PushPullServer.counts": lambda: (quiet.server,),
         }  # fmt: skip
 
     def blocks(self) -> dict[str, Callable[[], object]]:
-        worker, server = self.worker, self.server
+        worker, server = self.quiet.worker, self.quiet.server
         return {
-            "PushPullWorker.wait": lambda: worker.wait(self.push(), BLOCKED),
+            "PushPullWorker.wait": lambda: worker.wait(self.quiet.pending, BLOCKED),
             "PushPullServer.get_batch": lambda: server.get_batch(BLOCKED, None, self.take),
             "PushPullWorker.barrier": lambda: worker.barrier(True, True, True, BLOCKED),
             "PushPullServer.barrier": lambda: server.barrier(True, True, True, BLOCKED),
@@ -604,7 +625,31 @@ class Job:
             "PushPullWorker.__init__": lambda: _core.PushPullWorker(
                 self.hopeless("worker", BLOCKED)
             ),
+            "PushPullServer.__init__": lambda: _core.PushPullServer(
+                self.hopeless("server", BLOCKED)
+            ),
+            "PushPullWorker.push_pull": lambda: self.crowd(
+                lambda: worker.push_pull(*self.request()[:4], BLOCKED)
+            ),
+            "PushPullWorker.push_pull_prepared": lambda: self.crowd(
+                lambda: worker.push_pull_prepared(worker.prepare(*self.request()[:4]), BLOCKED)
+            ),
+            "PushPullWorker.stop": lambda: self.stop_of("worker"),
+            "PushPullServer.stop": lambda: self.stop_of("server"),
+            "PushPullScheduler.stop": lambda: self.stop_of("scheduler"),
         }
+
+    @staticmethod
+    def stop_of(role: str) -> None:
+        """While the others of its job stay."""
+        job = Job(alone=True)
+        getattr(job, role).stop(BLOCKED)
+
+    @staticmethod
+    def crowd(send: Callable[[], object]) -> None:
+        """Until there is no room for one more, which waits and ends with a timeout."""
+        for _ in range(5000):
+            send()
 
     def last_calls(self) -> dict[str, Arguments]:
         """Those after which there is no job."""
