@@ -27,7 +27,7 @@ def test_every_binding_while_each_blocking_call_blocks(what, lock_watch, tmp_pat
         capture_output=True,
         text=True,
         timeout=140,
-        env=os.environ | {"LD_PRELOAD": str(lock_watch)},
+        env=os.environ | {"LD_PRELOAD": str(lock_watch), "TMPDIR": str(tmp_path)},
     )
     assert done.stdout.strip() == "", done.stdout + done.stderr
     assert done.returncode == 0, done.stderr
