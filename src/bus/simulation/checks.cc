@@ -226,6 +226,7 @@ void Checks::check_conflict(Line line, bool by_source) {
 std::vector<std::string> Checks::on_message(const fabric::Identity& from,
                                             const fabric::Identity& to, std::uint64_t connection,
                                             std::string bytes) {
+  told_.push_back(rank_of(to));
   AgentMessage message = decode_agent_message(bytes);
   if (is_of_joining(message.body)) count_join({rank_of(to), rank_of(from)}, message);
   // Each message comes a second time when its subscription is over: nobody may care. Only the

@@ -66,6 +66,8 @@ class Checks {
   std::uint64_t steps() const noexcept { return steps_; }
 
   void after_step(std::optional<Rank> acted);
+  // To whom something was said since the last call.
+  std::vector<Rank> take_told() { return std::exchange(told_, {}); }
   // Nobody wants anything any more.
   void at_rest();
 
@@ -85,6 +87,7 @@ class Checks {
 
   Cluster& cluster_;
   const Violate violate_;
+  std::vector<Rank> told_;
   std::uint64_t steps_ = 0;
   std::map<std::pair<std::uint64_t, std::uint32_t>, RoundWord> words_;  // by connection and number
   std::map<Rank, std::set<std::int64_t>> open_;  // rounds that were open before

@@ -148,6 +148,9 @@ void Node::restart(bool new_worker) {
     }
     return !cluster_.weather.slow.contains(rank_) || cluster_.random(8) == 0;
   };
+  options.loses = [this](const fabric::Identity&) {
+    return cluster_.weather.lossy && cluster_.loses(2);
+  };
   options.host = cluster_.random(2) == 0 ? "one" : "other";
   options.most_waiting_messages = cluster_.weather.queue;
   options.full = [this] { return cluster_.weather.full.contains(rank_); };
@@ -216,7 +219,8 @@ const Outcome* Node::outcome(CommandId id) const {
   return found == channel_->outcomes.end() ? nullptr : &found->second;
 }
 
-Cluster::Cluster(std::uint64_t seed) : random_(seed), hub_(fabric::make_memory_hub()) {}
+Cluster::Cluster(std::uint64_t seed)
+    : random_(seed), losses_(~seed), hub_(fabric::make_memory_hub()) {}
 
 Node& Cluster::add(Rank rank) { return *(nodes_[rank] = std::make_unique<Node>(*this, rank)); }
 

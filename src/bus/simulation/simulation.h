@@ -142,6 +142,7 @@ struct Weather {
   std::size_t queue = 1024;  // messages that wait for one rank
   std::size_t words = 8192;  // of one connection
   bool network = false;      // words are out of sight
+  bool lossy = false;        // a connection that breaks takes along what was on its way
 };
 
 // Whose fabric it is.
@@ -168,6 +169,8 @@ class Node {
   std::uint64_t session() const noexcept { return session_; }
   // What its agent did when it last did something.
   const std::set<Step>& last_steps() const noexcept { return last_steps_; }
+  // It did in the last turn of its loop.
+  bool did_something() const noexcept { return did_something_; }
 
   // Its agent does what there is to do.
   void step();
@@ -220,6 +223,9 @@ class Cluster {
   std::uint64_t random() { return random_(); }
   // Below `bound`.
   std::uint64_t random(std::uint64_t bound) { return random_() % bound; }
+  // From a sequence of its own: what was added here later left all else that seeds do as it was.
+  std::uint64_t losses(std::uint64_t bound) { return losses_() % bound; }
+  bool loses(std::uint64_t one_in) { return losses(one_in) == 0; }
 
   // One thing happens somewhere. At whose agent, if at one.
   std::optional<Rank> step();
@@ -230,6 +236,7 @@ class Cluster {
   friend class Node;
   SimulatedClock clock_;
   std::mt19937_64 random_;
+  std::mt19937_64 losses_;
   std::shared_ptr<fabric::MemoryHub> hub_;
   SimulatedStore store_;
   std::map<Rank, std::unique_ptr<Node>> nodes_;

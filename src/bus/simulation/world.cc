@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <array>
+#include <limits>
 
 #include "bus/simulation/shelf_user.h"
 
@@ -30,6 +31,7 @@ World::World(std::uint64_t seed, const Faults& faults)
              [this](const auto& invariant, const auto& what) { violate(invariant, what); }),
       faults_(faults) {
   cluster.weather.network = odds(3);
+  cluster.weather.lossy = cluster.losses(2) == 1;
   if (faults_.slow && odds(4)) cluster.weather.queue = 2 + cluster.random(3);
   if (faults_.slow && odds(4)) cluster.weather.words = 8 + cluster.random(8);
   shelved_ = odds(4);
@@ -234,8 +236,21 @@ void World::finish() {
   checks.at_rest();
 }
 
+void World::lose_what_was_said(Rank rank) {
+  const std::vector<Rank> told = checks.take_told();
+  Node& node = cluster.node(rank);
+  if (healed_ || !faults_.lines || !cluster.weather.lossy || !node.did_something()) return;
+  std::uint64_t rarest = std::numeric_limits<std::uint64_t>::max();
+  for (const Step step : node.last_steps()) rarest = std::min(rarest, ++reached_[step]);
+  if (told.empty() || !cluster.loses(16 + rarest)) return;
+  hit("drop", rank);
+  node.disconnect(told[cluster.losses(told.size())]);
+}
+
 void World::happen() {
-  checks.after_step(cluster.step());
+  const auto acted = cluster.step();
+  checks.after_step(acted);
+  if (acted) lose_what_was_said(*acted);
   if (odds(4)) users_[cluster.random(users_.size())]->act();
   for (const auto& user : users_) {
     user->pass_time();

@@ -210,6 +210,8 @@ class World {
   void expect_progress(std::size_t most_steps);
   // Without publishes every reader gets what there is.
   void expect_newest(std::size_t most_steps);
+  // Breaks a line on which this agent has just said something, more likely after rare steps.
+  void lose_what_was_said(Rank rank);
   void hurt();
   // Something that is broken; false: nothing is.
   bool repair();
@@ -232,6 +234,7 @@ class World {
   bool rested_ = false;
   bool calm_ = true;
   std::int64_t content_ = 0;
+  std::map<Step, std::uint64_t> reached_;  // how often, with faults
 };
 
 }  // namespace tensorbus::bus::simulation

@@ -244,9 +244,12 @@ class MemoryFabric final : public Fabric {
 
   void withdraw(std::uint64_t number) { regions_.erase(number); }
 
-  void disconnect_all(const std::string& name) {
+  void break_all(const std::string& name) {
     for (const auto& peer : std::vector(peers_)) {
-      if (peer->identity_.name == name) disconnect(*peer);
+      if (peer->identity_.name != name) continue;
+      if (peer->fabric_ != nullptr) peer->fabric_->lose_messages(*peer->other_.lock());
+      lose_messages(*peer);
+      disconnect(*peer);
     }
   }
   void visit_words(const std::function<void(const MemoryWord&)>& visit) const {
@@ -303,6 +306,18 @@ class MemoryFabric final : public Fabric {
               std::shared_ptr<const RemoteRegion> region = {}) {
     operations_.erase(id);
     post(Completion{id, std::move(status), value, std::move(region)});
+  }
+
+  // Some of the last that were on their way from there.
+  void lose_messages(const MemoryPeer& peer) {
+    bool lost = !options_.loses;
+    if (lost) return;
+    std::erase_if(posted_, [&](const Event& event) {
+      const auto* message = std::get_if<Message>(&event);
+      if (message == nullptr || message->from.get() != &peer) return false;
+      lost = lost || options_.loses(peer.identity_);
+      return lost;
+    });
   }
 
   // Its operations end before it does.
@@ -573,7 +588,7 @@ void tap_messages(MemoryHub& hub, MessageTap tap) { hub.tap = std::move(tap); }
 
 void break_connections(MemoryHub& hub, const std::string& one, const std::string& other) {
   for (const auto& [id, fabric] : hub.fabrics) {
-    if (fabric->address().identity.name == one) fabric->disconnect_all(other);
+    if (fabric->address().identity.name == one) fabric->break_all(other);
   }
 }
 

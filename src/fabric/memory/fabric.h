@@ -41,6 +41,9 @@ struct MemoryFabricOptions {
   std::function<bool(const Identity& peer)> arrives = nullptr;
   // Whether a chunk is copied, or a word swapped, in this poll. Empty: always.
   std::function<bool(const Identity& peer)> proceeds = nullptr;
+  // Of a connection that break_connections() breaks: whether a message that has not arrived is lost
+  // with it; what follows it is, too. Empty: never.
+  std::function<bool(const Identity& peer)> loses = nullptr;
   std::string host = "memory";  // Identity::host
   std::size_t most_waiting_messages = 1024;
   std::function<bool()> full = nullptr;  // whether others find it so, however few wait
