@@ -9,8 +9,8 @@
 namespace tensorbus::device::cuda {
 namespace {
 
-// Addresses are never given twice. ThreadSanitizer leaves a process 1.5 TiB of addresses in all, so a
-// window of 1 TiB did not always fit.
+// Addresses are never given twice. ThreadSanitizer leaves a process 1.5 TiB of addresses in all, so
+// a window of 1 TiB did not always fit.
 constexpr std::size_t window_bytes = std::size_t{1} << 38;
 constexpr std::size_t alignment = 512;
 constexpr int of_new_memory = 0xA5;
