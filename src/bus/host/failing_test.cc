@@ -111,9 +111,10 @@ Told told(Step at, Rank failing, bool without_memory) {
 
 class FailingTest : public testing::TestWithParam<Step> {};
 
+// Without the first: an agent that fails as it starts is an error of its maker.
 std::vector<Step> all_steps() {
   std::vector<Step> all;
-  for (std::size_t at = 0; at < step_count; ++at) all.push_back(static_cast<Step>(at));
+  for (std::size_t at = 1; at < step_count; ++at) all.push_back(static_cast<Step>(at));
   return all;
 }
 INSTANTIATE_TEST_SUITE_P(Steps, FailingTest, testing::ValuesIn(all_steps()), [](const auto& each) {
@@ -123,9 +124,11 @@ INSTANTIATE_TEST_SUITE_P(Steps, FailingTest, testing::ValuesIn(all_steps()), [](
 });
 
 TEST_P(FailingTest, WhateverItWasEveryCallHasAnOutcome) {
-  // Cancelled sends, two senders, rounds that were missed, the votes of several ranks.
-  const std::set<Step> not_in_it{Step::revoked,  Step::conflicting, Step::skipping,
-                                 Step::draining, Step::voted,       Step::decided};
+  // Senders that come back, cancelled sends, both at send, rounds that were missed, versions that
+  // were taken back, the votes of several ranks.
+  const std::set<Step> not_in_it{
+      Step::generation_ended, Step::revoked, Step::conflicting, Step::skipping,
+      Step::draining,         Step::pinning, Step::voted,       Step::decided};
   bool came = false;
   for (const Rank failing : {0, 1}) {
     for (const bool without_memory : {false, true}) {
