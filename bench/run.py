@@ -60,7 +60,7 @@ def exists(command: list[Path | str]) -> bool:
 
 
 def run_command(command: list[Path | str]) -> str:
-    """How it failed; empty if it did not. What it has started ends with it."""
+    """How it failed; empty if it did not."""
     try:
         ended = subprocess.run(command, env=environment(), timeout=LONGEST, check=False)
     except subprocess.TimeoutExpired:

@@ -310,8 +310,8 @@ class MemoryFabric final : public Fabric {
 
   // Some of the last that were on their way from there.
   void lose_messages(const MemoryPeer& peer) {
-    bool lost = !options_.loses;
-    if (lost) return;
+    if (!options_.loses) return;
+    bool lost = false;
     std::erase_if(posted_, [&](const Event& event) {
       const auto* message = std::get_if<Message>(&event);
       if (message == nullptr || message->from.get() != &peer) return false;
