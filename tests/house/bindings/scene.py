@@ -280,8 +280,12 @@ class Endpoints:
         return seen[0]
 
     def blocks(self) -> dict[str, Callable[[], object]]:
-        # Another one every time: after some seconds the silent source counts as lost.
-        return {"Read.wait": lambda: self.reader.read(self.silent, None, True, 60.0).wait(BLOCKED)}
+        return {"Read.wait": self.wait_for_the_silent_source}
+
+    def wait_for_the_silent_source(self) -> None:
+        # On a connection of its own: one that is some seconds old may be lost at any moment.
+        reader = self.make()
+        reader.read(self.silent, None, True, 60.0).wait(BLOCKED)
 
     def close(self) -> None:
         self.source.send_signal(signal.SIGKILL)
