@@ -152,7 +152,8 @@ class Link {
   Link& operator=(Link&&) noexcept;
 
   // Offers a version and returns it when every reader of every rank has read it. Tensors in the
-  // bus' pool are read where they are and stay there; others are copied first.
+  // bus' pool are read where they are and stay there; others are copied first, in a narrower
+  // floating type if all readers want that one.
   std::int64_t send(const std::string& name, std::span<const LinkTensor> tensors, Deadline deadline,
                     const LinkSend& how = {});
   // Fills the tensors with the next version that is sent.

@@ -14,4 +14,10 @@ bool repeats_itself(const TensorView& view) noexcept {
   return false;
 }
 
+TensorView no_tensor() noexcept {
+  static constexpr std::int64_t nothing[] = {0};
+  static constexpr std::int64_t stride[] = {1};
+  return {nullptr, Dtype::uint8, nothing, stride};
+}
+
 }  // namespace tensorbus

@@ -8,4 +8,7 @@ namespace tensorbus {
 // Several elements share an address: such a tensor can be read but not written.
 bool repeats_itself(const TensorView& view) noexcept;
 
+// Stands for a tensor that has no memory here.
+TensorView no_tensor() noexcept;
+
 }  // namespace tensorbus

@@ -30,6 +30,10 @@ void pass_on(Batch& batch, const Submission& submission, const QueryNewest&) {
   batch.ask_newest(submission.id);
 }
 
+void pass_on(Batch& batch, const Submission& submission, const QueryStage& command) {
+  batch.ask_stage(submission.id, command);
+}
+
 void pass_on(Batch& batch, const Submission& submission, const QuerySignal& command) {
   batch.exchange().queries().ask(submission.id, command, submission.deadline);
 }

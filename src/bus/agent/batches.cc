@@ -12,6 +12,12 @@ namespace {
 // A peer that asks for more is not one of ours.
 constexpr std::size_t most_held = 65'536;
 
+std::vector<bool> staged_of(const RegisterBatch& command) {
+  std::vector<bool> staged;
+  for (const BatchItem& item : command.items) staged.push_back(item.staged);
+  return staged;
+}
+
 }  // namespace
 
 void Batches::add(const Submission& submission, const RegisterBatch& command) {
@@ -53,7 +59,7 @@ void Batches::put(const Submission& submission, const RegisterBatch& command,
   }
   auto& place = batches_[name];
   if (place != nullptr && place->self().record.registration == command.registration) {
-    return replace_memory(submission, *place, made.record);
+    return replace_memory(submission, *place, command, made.record);
   }
   if (place != nullptr) {
     // A batch that is closing has memory to give back, but its name is free.
@@ -65,6 +71,7 @@ void Batches::put(const Submission& submission, const RegisterBatch& command,
   }
   place = std::make_unique<Batch>(context_, shelves_, key, submission.id.session,
                                   std::move(made.record), submission.loan, disputed_[name]);
+  place->set_staged(staged_of(command));
   place->register_for(submission.id, submission.deadline);
   refused_.erase(name);
   changed_.insert(command.batch);
@@ -77,18 +84,22 @@ void Batches::give_way(std::unique_ptr<Batch> batch, const Status& why) {
 }
 
 void Batches::replace_memory(const Submission& submission, Batch& batch,
-                             const BatchMember& record) {
-  if (!record.versioned || record.versioned->direction != Direction::recv ||
-      record.tensors != batch.self().record.tensors) {
+                             const RegisterBatch& command, const BatchMember& record) {
+  const bool publishes =
+      record.versioned && record.versioned->direction == Direction::send && record.versioned->keep;
+  if (!record.versioned || publishes || record.tensors != batch.self().record.tensors) {
     refuse(
-        fmt::format("batch \"{}\": only memory that is received into can be replaced, by such "
-                    "of the same types and shapes",
+        fmt::format("batch \"{}\": only memory of versions that are sent or received can be "
+                    "replaced, by such of the same types and shapes",
                     batch.self().key.batch));
   }
-  if (!batch.replace(submission.loan)) {
-    refuse(fmt::format("batch \"{}\" is being received", batch.self().key.batch));
+  const Batch::Replaced replaced = batch.replace(submission.loan, staged_of(command));
+  if (replaced == Batch::Replaced::busy) {
+    refuse(fmt::format("batch \"{}\" is being {}", batch.self().key.batch,
+                       record.versioned->direction == Direction::send ? "sent" : "received"));
   }
-  context_.answer(submission.id);
+  const Status outdated{Code::withdrawn, "readers have come that want other types"};
+  context_.answer(submission.id, replaced == Batch::Replaced::yes ? Status{} : outdated);
 }
 
 Batch& Batches::find(const std::string& batch, const std::optional<std::string>& role) {

@@ -69,7 +69,8 @@ class Batches {
   void refuse_registration(const Submission& submission, const RegisterBatch& command,
                            RegisteringRecord made);
   void put(const Submission& submission, const RegisterBatch& command, RegisteringRecord made);
-  void replace_memory(const Submission& submission, Batch& batch, const BatchMember& record);
+  void replace_memory(const Submission& submission, Batch& batch, const RegisterBatch& command,
+                      const BatchMember& record);
   // Its name is free from now on; its memory comes back when it is over.
   void give_way(std::unique_ptr<Batch> batch, const Status& why);
   void remove_ended();

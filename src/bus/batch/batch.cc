@@ -36,12 +36,15 @@ void Batch::publish_as(std::uint64_t incarnation) {
   if (self_.shown_version) self_.show_version();
 }
 
-bool Batch::replace(std::shared_ptr<Loan> loan) {
-  if (!exchange_.empty() || registering_ || self_.membership.closing()) return false;
+Batch::Replaced Batch::replace(std::shared_ptr<Loan> loan, std::vector<bool> staged) {
+  if (!exchange_.empty() || registering_ || self_.membership.closing()) return Replaced::busy;
+  if (!exchange_.sending().suits(*loan)) return Replaced::unsuitable;
   self_.loan = std::move(loan);
+  set_staged(std::move(staged));
   exchange_.receiving().replace_memory();
   exchange_.pulling().replace_memory();
-  return true;
+  exchange_.sending().replace_memory();
+  return Replaced::yes;
 }
 
 // A recv or a pull waits for a registration that is made again with a restarted agent.
@@ -86,6 +89,12 @@ void Batch::ask_newest(CommandId id) {
   if (!refused.ok()) return self_.answer(id, refused);
   Outcome outcome;
   outcome.version = std::max(exchange_.publishing().newest(), exchange_.pulling().newest());
+  self_.complete(id, std::move(outcome));
+}
+
+void Batch::ask_stage(CommandId id, const QueryStage& query) {
+  Outcome outcome;
+  outcome.stage = exchange_.sending().stage_types(query.min_readers);
   self_.complete(id, std::move(outcome));
 }
 

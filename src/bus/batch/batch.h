@@ -37,8 +37,12 @@ class Batch {
   // Shows the registration to the others; the agent waits with it until an earlier one of the same
   // name has left.
   void announce();
-  // Other memory to receive into. False: not while it registers or closes, or a command waits.
-  bool replace(std::shared_ptr<Loan> loan);
+  // Of its items, those that the worker stages.
+  void set_staged(std::vector<bool> items) { exchange_.sending().set_staged(std::move(items)); }
+  // Other memory to receive into, or to send from: not while it registers or closes, or a command
+  // waits, or if readers have come that want other types.
+  enum class Replaced : std::uint8_t { yes, busy, unsuitable };
+  Replaced replace(std::shared_ptr<Loan> loan, std::vector<bool> staged);
   // The agent counts as another from now on.
   void publish_as(std::uint64_t incarnation);
   // Nothing happens to one that is registered. `tell`: the others do not know of it yet.
@@ -48,6 +52,7 @@ class Batch {
   void shelve(CommandId id, const Shelve& shelve);
   void pull(CommandId id, const Pull& pull, Deadline deadline);
   void ask_newest(CommandId id);
+  void ask_stage(CommandId id, const QueryStage& query);
   // False: not one of its commands.
   bool cancel(CommandId id, const Status& why);
   // Ends everything; over() says when. `id` is completed then. Rounds that this rank has been

@@ -10,8 +10,7 @@ namespace tensorbus::bus {
 void Sending::begin(const Generation& generation, const GroupPtr& group) {
   Context& context = self_.context;
   group_ = group;
-  region_ = context.fabric.expose(self_.ordered(source_order(*group_, self_.record)),
-                                  self_.loan->gate(), self_.loan->lender());
+  exposure_.begin(*group_);
   source_ = std::make_unique<Source>(context, generation.number);
   if (self_.versioned()) {
     const Rank first = first_source(*group_);
@@ -31,6 +30,18 @@ void Sending::begin(const Generation& generation, const GroupPtr& group) {
 void Sending::drop_source() {
   source_.reset();
   herald_.reset();
+}
+
+void Sending::replace_memory() {
+  if (active()) exposure_.replace(*source_);
+}
+
+// Readers that a send will wait for may want other types than those that are here.
+std::vector<Dtype> Sending::stage_types(std::int64_t min_readers) {
+  if (!active()) return exposure_.stored();
+  const std::size_t ready = source_->ready_for(self_.membership.last_round + 1);
+  if (ready < static_cast<std::size_t>(min_readers)) return {};
+  return exposure_.wanted(*source_);
 }
 
 // A send that names no version has the next one, whatever has become of the sends before it: ranks
@@ -74,6 +85,7 @@ std::optional<Outcome> Sending::begin_round(Queued& send) {
   }
   if (preparing_) return std::nullopt;
   source_->open(send.round, send.ticket, send.version.value_or(0));
+  exposure_.forget_replaced();
   if (self_.versioned()) note_version(*send.version);
   send.running = true;
   return std::nullopt;

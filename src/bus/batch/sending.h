@@ -9,6 +9,7 @@
 #include <string>
 #include <vector>
 
+#include "bus/batch/exposure.h"
 #include "bus/batch/queued.h"
 #include "bus/registration/matching.h"
 #include "bus/registration/own_registration.h"
@@ -20,7 +21,7 @@ namespace tensorbus::bus {
 
 class Sending {
  public:
-  explicit Sending(OwnRegistration& self) : self_(self) {}
+  explicit Sending(OwnRegistration& self) : self_(self), exposure_(self) {}
 
   // `group`: the senders as the generation's record has them. The region is laid out by them.
   void begin(const Generation& generation, const GroupPtr& group);
@@ -29,7 +30,17 @@ class Sending {
   Source* source() const noexcept { return source_.get(); }
   // After the source has ended.
   void drop_source();
-  void drop_region() { region_.reset(); }
+  void drop_region() { exposure_.end(); }
+
+  // Of the items, those that the worker copies for every send; the others are read where they are.
+  void set_staged(std::vector<bool> items) { exposure_.set_staged(std::move(items)); }
+  // Whether those who read from this rank can read from this memory.
+  bool suits(const Loan& loan) const { return !active() || exposure_.suits(loan, *source_); }
+  // After the loan of the registration has changed. Only while nothing is sent.
+  void replace_memory();
+  // In which types the worker should stage the next send, if it is to have so many readers; empty:
+  // in their own.
+  std::vector<Dtype> stage_types(std::int64_t min_readers);
 
   // Gives a send its version.
   void number(Queued& send);
@@ -79,11 +90,10 @@ class Sending {
                 const Matching& matching) const;
   void serve(const PeerConnectionPtr& connection, std::uint64_t serial, const Subscribe& wish,
              const ReaderGroups::Served& served);
-  std::shared_ptr<Digest> digest_of(const plan::Stream& stream, Verify verify) const;
 
   OwnRegistration& self_;
   GroupPtr group_;
-  std::unique_ptr<fabric::Region> region_;
+  Exposure exposure_;
   std::unique_ptr<Source> source_;
   std::unique_ptr<Herald> herald_;              // of a batch with versions, beside source_
   std::map<Rank, std::int64_t> read_versions_;  // as the last sends found, and subscribers said

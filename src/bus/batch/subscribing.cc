@@ -39,26 +39,16 @@ Taken Sending::subscribe(const PeerConnectionPtr& connection, const AgentMessage
 
 void Sending::serve(const PeerConnectionPtr& connection, std::uint64_t serial,
                     const Subscribe& wish, const ReaderGroups::Served& served) {
-  std::vector<std::shared_ptr<Digest>> digests;
   std::int64_t bytes = 0;
-  const Verify verify = std::max(self_.record.verify, served.reader->verify);
+  Exposure::Reading reading{{}, std::max(self_.record.verify, served.reader->verify)};
   for (std::size_t at = 0; at < served.streams.size(); ++at) {
     const plan::Stream& stream = served.streams[at];
     bytes += stream.payload_bytes;
-    if (verify != Verify::off) digests.push_back(digest_of(stream, verify));
-    region_->serve(stream_number(serial, wish.streams[at]), stream);
+    reading.streams.emplace_back(stream_number(serial, wish.streams[at]), stream);
   }
   if (wish.version != 0) read_versions_[wish.reader] = wish.version;
-  source_->subscribe(connection, serial, {wish.reader, wish.registration, bytes}, region_->number(),
-                     std::move(digests));
-}
-
-std::shared_ptr<Digest> Sending::digest_of(const plan::Stream& stream, Verify verify) const {
-  const plan::Stream own = stream.source.reduces() ? member_stream(stream, self_.key.rank) : stream;
-  if (auto known = source_->find_digest(own, verify)) return known;
-  return std::make_shared<Digest>(own, Digest::End::source, verify,
-                                  self_.ordered(source_order(*group_, self_.record)),
-                                  self_.loan->lender());
+  source_->subscribe(connection, serial, {wish.reader, wish.registration, bytes},
+                     exposure_.add(serial, std::move(reading), *source_));
 }
 
 Taken Sending::follow(const PeerConnectionPtr& connection, const AgentMessage& message,

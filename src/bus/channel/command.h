@@ -66,6 +66,9 @@ struct BatchItem {
   // Of a box: where it begins in the whole, of which global_shape is the shape. What reaches beyond
   // that is neither sent nor received. Needs a name, which several boxes may share.
   std::optional<Shape> start{};
+  // Of what is sent with versions: the memory that is lent is a copy that the worker makes for
+  // every send, in this type or a narrower one. Before the worker knows which, it lends no memory.
+  bool staged = false;
   friend bool operator==(const BatchItem&, const BatchItem&) = default;
 };
 
@@ -87,7 +90,7 @@ struct RegisterBatch {
   std::string batch;
   // New for each; a dropped handler closes its own only. The same number again is no new
   // registration: a client passes its memory once more after its agent restarted, or other memory
-  // to receive into.
+  // to receive into or to send from.
   std::uint64_t registration = 0;
   std::optional<std::string> role;  // the local name meant, where an agent has both of a pair
   std::vector<BatchItem> items;
@@ -169,6 +172,15 @@ struct QueryVersions {
   friend bool operator==(const QueryVersions&, const QueryVersions&) = default;
 };
 
+// In which types the readers want what is staged for them: before it is copied for a send that has
+// so many readers at least.
+struct QueryStage {
+  std::string batch;
+  std::optional<std::string> role;
+  std::int64_t min_readers = 0;
+  friend bool operator==(const QueryStage&, const QueryStage&) = default;
+};
+
 // What the ranks of a side publish under a name: waits until all of them have had a version.
 struct QueryContents {
   std::string batch;
@@ -182,8 +194,9 @@ struct CloseBatch {
   friend bool operator==(const CloseBatch&, const CloseBatch&) = default;
 };
 
-using Command = std::variant<InitPair, RegisterBatch, Transfer, QuerySignal, CloseBatch,
-                             QueryVersions, Publish, Shelve, Pull, QueryNewest, QueryContents>;
+using Command =
+    std::variant<InitPair, RegisterBatch, Transfer, QuerySignal, CloseBatch, QueryVersions, Publish,
+                 Shelve, Pull, QueryNewest, QueryContents, QueryStage>;
 
 // Which version each rank of each side last sent or has read.
 using Versions = std::map<std::string, std::map<Rank, std::int64_t>>;
@@ -228,6 +241,7 @@ struct Outcome {
   Absence absence = Absence::none;  // Pull
   std::int64_t copy_threads = 0;    // that a copy of this rank may take; 0: the agent does not say
   std::vector<Content> contents{};  // QueryContents
+  std::vector<Dtype> stage{};       // QueryStage: of all tensors; none: their own types
   friend bool operator==(const Outcome&, const Outcome&) = default;
 };
 

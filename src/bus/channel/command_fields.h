@@ -16,11 +16,11 @@ constexpr std::string_view to_string(Absence absence) {
   return names[static_cast<std::size_t>(absence)];
 }
 
-constexpr wire::Title title_of(const Command*) { return {"command", 5}; }
-constexpr std::array<std::string_view, 11> kinds_of(const Command*) {
-  return {"init_pair",   "register_batch", "transfer",      "query_signal",
-          "close_batch", "query_versions", "publish",       "shelve",
-          "pull",        "query_newest",   "query_contents"};
+constexpr wire::Title title_of(const Command*) { return {"command", 6}; }
+constexpr std::array<std::string_view, 12> kinds_of(const Command*) {
+  return {"init_pair",   "register_batch", "transfer",       "query_signal",
+          "close_batch", "query_versions", "publish",        "shelve",
+          "pull",        "query_newest",   "query_contents", "query_stage"};
 }
 
 // Versions of one shelf.
@@ -96,6 +96,7 @@ void fields(Archive& a, BatchItem& item) {
   a("layout", item.layout);
   a("start", item.start);
   a.require(is_right_box(item), "a box");
+  a("staged", item.staged);
 }
 
 // Tensors that have a layout of their own have a name, and the layout is there.
@@ -180,6 +181,13 @@ void fields(Archive& a, QueryVersions& query) {
 }
 
 template <typename Archive>
+void fields(Archive& a, QueryStage& query) {
+  required_name(a, "batch", query.batch);
+  a("role", query.role);
+  a.natural("min_readers", query.min_readers);
+}
+
+template <typename Archive>
 void fields(Archive& a, QueryContents& query) {
   required_name(a, "batch", query.batch);
 }
@@ -215,6 +223,7 @@ void fields(Archive& a, Outcome& outcome) {
   a("absence", outcome.absence);
   a("copy_threads", outcome.copy_threads);
   a("contents", outcome.contents);
+  a.list("stage", outcome.stage, wire::most_items);
 }
 
 }  // namespace tensorbus::bus

@@ -73,10 +73,11 @@ std::string describe(const Command& command) {
   const auto about = [&](std::string_view verb, std::string_view kind) {
     return fmt::format("{} of {} \"{}\"", verb, kind, context_of(command));
   };
-  const auto of_batch = [&](const OneOf<RegisterBatch, QuerySignal, QueryVersions, CloseBatch,
-                                        Publish, Shelve, Pull, QueryNewest, QueryContents> auto&) {
-    return about(type_of(command), "batch");
-  };
+  const auto of_batch =
+      [&](const OneOf<RegisterBatch, QuerySignal, QueryVersions, CloseBatch, Publish, Shelve, Pull,
+                      QueryNewest, QueryContents, QueryStage> auto&) {
+        return about(type_of(command), "batch");
+      };
   return std::visit(
       Overloaded{
           [&](const InitPair&) { return about(type_of(command), "pair"); },

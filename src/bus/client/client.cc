@@ -53,6 +53,12 @@ void keep_for_good(std::shared_ptr<const void> kept) {
   forever->push_back(std::move(kept));
 }
 
+void check_count(const RegisterBatch& command, std::size_t tensors) {
+  if (tensors == command.items.size()) return;
+  throw Error(Code::invalid_argument, fmt::format("batch \"{}\" has {} tensors, not {}",
+                                                  command.batch, command.items.size(), tensors));
+}
+
 bool has_moved(const TensorView& then, const TensorView& now) {
   return then.dtype != now.dtype || !std::ranges::equal(then.shape, now.shape) ||
          (!then.empty() &&
@@ -207,8 +213,8 @@ std::uint64_t Client::register_tensors(const std::string& batch,
     command.items.push_back({tensor.pair, tensor.name, view.dtype,
                              Shape(view.shape.begin(), view.shape.end()),
                              Shape(view.strides.begin(), view.strides.end()), tensor.global_shape,
-                             layout, tensor.start});
-    views.push_back(view);
+                             layout, tensor.start, tensor.staged});
+    views.push_back(tensor.staged ? no_tensor() : view);
     pairs.insert(tensor.pair);
   }
   check_names(command);
@@ -467,19 +473,42 @@ void Client::replace(const std::string& batch, const std::optional<std::string>&
                      std::shared_ptr<const void> owner) {
   const std::shared_ptr<Registration> registration = find(batch, role);
   RegisterBatch command = registration->command;
-  if (tensors.size() != command.items.size()) {
-    throw Error(Code::invalid_argument, fmt::format("batch \"{}\" has {} tensors, not {}", batch,
-                                                    command.items.size(), tensors.size()));
-  }
+  check_count(command, tensors.size());
   for (std::size_t i = 0; i < tensors.size(); ++i) {
     command.items[i].strides.assign(tensors[i].strides.begin(), tensors[i].strides.end());
   }
+  pass_memory(*registration, std::move(command), tensors, deadline, std::move(owner));
+}
+
+bool Client::lend_stage(const std::string& batch, const std::optional<std::string>& role,
+                        std::span<const TensorView> tensors, const std::vector<bool>& staged,
+                        Deadline deadline, std::shared_ptr<const void> owner) try {
+  const std::shared_ptr<Registration> registration = find(batch, role);
+  RegisterBatch command = registration->command;
+  check_count(command, tensors.size());
+  for (std::size_t i = 0; i < tensors.size(); ++i) command.items[i].staged = staged[i];
+  pass_memory(*registration, std::move(command), tensors, deadline, std::move(owner));
+  return true;
+} catch (const CommandError& error) {
+  if (error.code() != Code::withdrawn) throw;
+  return false;
+}
+
+void Client::pass_memory(Registration& registration, RegisterBatch command,
+                         std::span<const TensorView> tensors, Deadline deadline,
+                         std::shared_ptr<const void> owner) {
   const std::shared_ptr<Loan> loan = make_loan(tensors, *gates_);
   run(command, loan, deadline);
-  const Lock lock(registration->mutex);
-  registration->command = std::move(command);
-  registration->loan = loan;
-  std::swap(registration->owner, owner);
+  const Lock lock(registration.mutex);
+  // Whoever still looks there finds that nothing is lent.
+  registration.loan->gate().move_to(UINT64_MAX);
+  registration.command = std::move(command);
+  registration.loan = loan;
+  std::swap(registration.owner, owner);
+}
+
+std::vector<Dtype> Client::stage_types(const QueryStage& query, Deadline deadline) {
+  return run(query, nullptr, deadline).stage;
 }
 
 std::vector<std::size_t> Client::moved(const std::string& batch,

@@ -27,6 +27,8 @@ struct BatchTensor {
   std::optional<Shape> global_shape;
   std::optional<SideLayout> layout{};  // its own; none: the pair's
   std::optional<Shape> start{};        // of a box: where it begins in the whole
+  // It is copied for every send. Its memory is lent later, by lend_stage().
+  bool staged = false;
 };
 
 struct RegisterOptions {
@@ -100,6 +102,15 @@ class Client {
   void replace(const std::string& batch, const std::optional<std::string>& role,
                std::span<const TensorView> tensors, Deadline deadline,
                std::shared_ptr<const void> owner = nullptr);
+  // In which types the tensors of a versioned batch that this rank sends should be staged, for a
+  // send that is to have so many readers; empty: in their own.
+  std::vector<Dtype> stage_types(const QueryStage& query, Deadline deadline);
+  // Memory for the tensors of such a batch: no_tensor() for those that are staged and have none
+  // now, and for others places of their own types or narrower ones. `staged`: which of them are.
+  // False: readers have come since the types were asked for, and want others.
+  bool lend_stage(const std::string& batch, const std::optional<std::string>& role,
+                  std::span<const TensorView> tensors, const std::vector<bool>& staged,
+                  Deadline deadline, std::shared_ptr<const void> owner);
   // Which of the registered tensors are elsewhere now, or have another shape or type; all, if there
   // are more or fewer.
   std::vector<std::size_t> moved(const std::string& batch, const std::optional<std::string>& role,
@@ -142,6 +153,10 @@ class Client {
                                      const std::optional<std::string>& role);
   // The registration, if there was one.
   std::shared_ptr<Registration> forget(std::uint64_t registration) noexcept;
+  // Other memory for a registration, with the command that says so.
+  void pass_memory(Registration& registration, RegisterBatch command,
+                   std::span<const TensorView> tensors, Deadline deadline,
+                   std::shared_ptr<const void> owner);
   // Memory for the versions of a shelf, in the forms that its items get.
   void make_shelf(Registration& registration, std::optional<Dtype> dtype);
   // A recv whose agent was silent may still write; a tensor may have moved.

@@ -2,8 +2,6 @@
 
 #include <utility>
 
-#include "copy/execute.h"
-
 namespace tensorbus::bus {
 namespace {
 
@@ -45,24 +43,7 @@ ShelfMemory::ShelfMemory(fabric::Forms forms, std::size_t keep, fabric::Pool& po
 }
 
 void ShelfMemory::fill(std::size_t slot, std::span<const TensorView> from, copy::Crew& crew) {
-  fabric::Forms forms;
-  for (const TensorView& tensor : from) forms.push_back(fabric::form_of(tensor));
-  if (forms != compiled_for_) {
-    std::vector<Dtype> kept;
-    for (const TensorForm& form : forms_) kept.push_back(form.dtype);
-    const plan::Strides source = fabric::strides_of(forms);
-    const plan::Strides target = fabric::strides_of(forms_);
-    program_ = plan::compile(fabric::whole_stream(forms, kept), &source, &target);
-    compiled_for_ = std::move(forms);
-  }
-  std::vector<const std::byte*> sources;
-  std::vector<std::byte*> targets;
-  for (std::size_t at = 0; at < from.size(); ++at) {
-    sources.push_back(from[at].data);
-    targets.push_back(tensors_[slot * forms_.size() + at].data);
-  }
-  const copy::Sources member(sources);
-  copy::execute(program_, {&member, 1}, targets, crew);
+  copies_.run(from, std::span(tensors_).subspan(slot * forms_.size(), from.size()), crew);
 }
 
 }  // namespace tensorbus::bus

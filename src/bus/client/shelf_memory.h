@@ -9,11 +9,11 @@
 #include <span>
 #include <vector>
 
+#include "bus/client/whole_copy.h"
 #include "copy/crew.h"
 #include "fabric/core/pool.h"
 #include "fabric/core/region.h"
 #include "tensor/view.h"
-#include "tensorbus/plan.h"
 
 namespace tensorbus::bus {
 
@@ -35,8 +35,7 @@ class ShelfMemory {
   const fabric::Forms forms_;  // of one slot
   std::shared_ptr<std::byte> segment_;
   std::vector<TensorView> tensors_;
-  fabric::Forms compiled_for_;  // what was copied from last
-  plan::Program program_;
+  WholeCopy copies_;
 };
 
 }  // namespace tensorbus::bus

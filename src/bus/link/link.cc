@@ -224,24 +224,64 @@ void Link::enlist(LinkCall& call, const LinkTensors& tensors, RegisteredForm for
                                 key.shelf ? std::optional(form.keep) : std::nullopt};
   options.shelf_dtype = form.dtype;
   options.owner = sends && key.shelf ? nullptr : tensors.owner;
-  std::vector<TensorView> views = tensors.views;
-  if (sends && !key.shelf) {
-    name.stage = std::make_unique<Stage>(tensors.views, *pool_);
-    views = name.stage->placed(tensors.views);
-    call.note_places(name.stage->indices());
-    options.owner =
-        std::make_shared<std::pair<std::shared_ptr<const void>, std::shared_ptr<const void>>>(
-            tensors.owner, name.stage->memory());
-  }
+  std::vector<bool> staged(tensors.views.size());
+  if (sends && !key.shelf) staged = outside_of(*pool_, tensors.views);
   std::vector<BatchTensor> items;
-  for (std::size_t i = 0; i < views.size(); ++i) {
-    items.push_back({views[i], options.pairs.front(), tensors.form->names[i],
-                     tensors.form->wholes[i], tensors.form->layouts[i], tensors.form->starts[i]});
+  for (std::size_t i = 0; i < tensors.views.size(); ++i) {
+    items.push_back({tensors.views[i], options.pairs.front(), tensors.form->names[i],
+                     tensors.form->wholes[i], tensors.form->layouts[i], tensors.form->starts[i],
+                     staged[i]});
   }
   const std::uint64_t made = client_().register_tensors(batch_of(key), items, options, deadline);
   name.form = registered_form(tensors, std::move(form));
+  const bool in_place = std::ranges::find(staged, true) == staged.end();
+  if (sends && !key.shelf && in_place) {
+    name.stage = std::make_unique<Stage>(tensors.views, std::span<const Dtype>(), *pool_);
+    call.note_places({});
+  }
   const Lock lock(name.mutex);
   name.registration = made;
+}
+
+// Readers may have come since the last send, or left, and want other types.
+void Link::prepare_stage(LinkCall& call, const LinkTensors& tensors, std::int64_t min_readers,
+                         Deadline deadline) {
+  const LinkName& name = *call.name;
+  while (true) {
+    std::vector<Dtype> types;
+    if (name.stage == nullptr || name.stage->can_be_narrowed(tensors.views)) {
+      types = client_().stage_types({batch_of(call.key), sides_.local, min_readers}, deadline);
+    }
+    if (name.stage != nullptr && name.stage->has(tensors.views, types, *pool_)) return;
+    if (name.stage != nullptr) drop_stage(call, tensors, deadline);
+    if (make_stage(call, tensors, types, deadline)) return;
+  }
+}
+
+bool Link::make_stage(LinkCall& call, const LinkTensors& tensors, std::span<const Dtype> types,
+                      Deadline deadline) {
+  auto stage = std::make_unique<Stage>(tensors.views, types, *pool_);
+  using Owners = std::pair<std::shared_ptr<const void>, std::shared_ptr<const void>>;
+  const auto owners = std::make_shared<Owners>(tensors.owner, stage->memory());
+  if (!client_().lend_stage(batch_of(call.key), sides_.local, stage->placed(tensors.views),
+                            outside_of(*pool_, tensors.views), deadline, owners)) {
+    return false;
+  }
+  call.note_places(stage->indices());
+  call.name->stage = std::move(stage);
+  return true;
+}
+
+// The stage goes back to the system before another is made.
+void Link::drop_stage(LinkCall& call, const LinkTensors& tensors, Deadline deadline) {
+  const std::vector<bool> staged = outside_of(*pool_, tensors.views);
+  std::vector<TensorView> views = tensors.views;
+  for (std::size_t i = 0; i < views.size(); ++i) {
+    if (staged[i]) views[i] = no_tensor();
+  }
+  client_().lend_stage(batch_of(call.key), sides_.local, views, staged, deadline, tensors.owner);
+  call.name->stage = nullptr;
+  pool_->trim();
 }
 
 void Link::enlist_or_replace(LinkCall& call, const LinkTensors& tensors, const RegisteredForm& form,
@@ -278,7 +318,8 @@ std::int64_t Link::send(LinkCall& call, const LinkTensors& tensors, const SendWi
 
 std::int64_t Link::transfer(LinkCall& call, const LinkTensors& tensors, const SendWish& wish,
                             Deadline deadline) {
-  const Stage& stage = *call.name->stage;
+  prepare_stage(call, tensors, wish.min_readers, deadline);
+  Stage& stage = *call.name->stage;
   stage.fill(tensors.views, client_().crew());
   // What lies in the pool is read where it is, until all have read.
   if (stage.size() == tensors.views.size()) call.stage();

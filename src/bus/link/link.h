@@ -12,6 +12,7 @@
 #include <memory>
 #include <optional>
 #include <set>
+#include <span>
 #include <string>
 #include <vector>
 
@@ -68,7 +69,7 @@ struct LastSend {
 struct LinkName {
   const std::shared_ptr<Turns> turns = std::make_shared<Turns>();
   RegisteredForm form{};
-  std::unique_ptr<Stage> stage{};  // of a sender in rounds
+  std::unique_ptr<Stage> stage{};  // of a sender in rounds; null before the first copy
   std::int64_t last = 0;           // version
 
   Mutex mutex{};
@@ -167,6 +168,13 @@ class Link {
   void enlist_or_replace(LinkCall& call, const LinkTensors& tensors, const RegisteredForm& form,
                          Deadline deadline);
   void unregister(LinkCall& call, Deadline deadline);
+  // Has places for what is to be copied, in the types that its readers want.
+  void prepare_stage(LinkCall& call, const LinkTensors& tensors, std::int64_t min_readers,
+                     Deadline deadline);
+  // False: other readers have come meanwhile.
+  bool make_stage(LinkCall& call, const LinkTensors& tensors, std::span<const Dtype> types,
+                  Deadline deadline);
+  void drop_stage(LinkCall& call, const LinkTensors& tensors, Deadline deadline);
   void drop(const LinkKey& key, LinkName& name, bool back_soon) noexcept;
   void drop_if_stale(LinkCall& call, const CommandError& error) noexcept;
   std::int64_t transfer(LinkCall& call, const LinkTensors& tensors, const SendWish& wish,

@@ -3,7 +3,9 @@
 
 #include <gtest/gtest.h>
 
+#include <bit>
 #include <cstring>
+#include <optional>
 #include <thread>
 
 #include "base/testing/calls.h"
@@ -20,6 +22,8 @@ Code code_of(Call call) {
   }
   return Code::ok;
 }
+
+std::uint32_t bits_of(float value) { return std::bit_cast<std::uint32_t>(value); }
 
 class LinkTest : public testing::Test {
  protected:
@@ -167,6 +171,51 @@ TEST_F(LinkTest, SendsThatRunAreReadInTheOrderOfTheirCalls) {
     EXPECT_EQ(got, values);
   }
   for (LinkHandle& each : sending) each.result(soon());
+}
+
+std::vector<std::uint16_t> brains(const std::vector<float>& values) {
+  std::vector<std::uint16_t> bits;
+  for (const float value : values) bits.push_back(static_cast<std::uint16_t>(bits_of(value) >> 16));
+  return bits;
+}
+
+// proves: L1.9
+TEST_F(LinkTest, AWideReaderGetsItAllAlsoIfOthersWantLess) {
+  std::vector<std::uint16_t> short_ones(8);
+  const LinkTensor narrow{"w", short_ones.data(), Dtype::bfloat16, {4, 2}};
+  Bus observe{store, {2}};
+  Link watcher = observe.link("watcher", "trainer");
+  const auto receive = [&](Link& link, const LinkTensor& into, std::int64_t version) {
+    return std::thread([&link, into, version] {
+      EXPECT_EQ(link.recv("policy", {&into, 1}, soon()), version);
+    });
+  };
+  LinkSend both;
+  for (std::int64_t version = 1; version <= 4; ++version) {
+    // Exact in float32 and, but for the last bits, in bfloat16.
+    weights.assign(weights.size(), static_cast<float>(version) + 1.0F / 4096);
+    std::thread first = receive(engine, narrow, version);
+    std::optional<std::thread> second;
+    if (version > 2) second.emplace(receive(watcher, target, version));
+    both.min_readers = version > 2 ? 2 : 1;
+    EXPECT_EQ(trainer.send("policy", {&whole, 1}, soon(), both), version);
+    first.join();
+    EXPECT_EQ(short_ones, brains(weights));
+    if (!second) continue;
+    second->join();
+    EXPECT_EQ(got, weights);
+  }
+}
+
+// proves: L1.2
+TEST_F(LinkTest, AShelfOfANarrowerTypeGivesRoundedNumbers) {
+  weights.assign(weights.size(), 2 + 1.0F / 4096);
+  LinkPublish how;
+  how.dtype = Dtype::bfloat16;
+  EXPECT_EQ(trainer.publish("policy", {&whole, 1}, soon(), how), 1);
+  EXPECT_EQ(engine.describe("policy", soon()).at(0).dtype, Dtype::bfloat16);
+  EXPECT_EQ(engine.pull("policy", {&target, 1}, soon()), 1);
+  EXPECT_EQ(got, std::vector<float>(8, 2));
 }
 
 // proves: L1.10

@@ -20,6 +20,25 @@ std::size_t rounded_up(std::size_t bytes) {
   return (bytes + alignment - 1) / alignment * alignment;
 }
 
+bool lies_in(const fabric::Pool& pool, const TensorView& tensor) {
+  return tensor.data != nullptr && pool.find(tensor.data, 1).has_value();
+}
+
+Dtype type_at(std::size_t index, std::span<const TensorView> tensors,
+              std::span<const Dtype> types) {
+  return types.empty() ? tensors[index].dtype : types[index];
+}
+
+struct Copies {
+  std::vector<TensorView> from;
+  std::vector<TensorView> to;
+
+  void add(const TensorView& source, const TensorView& target) {
+    from.push_back(source);
+    to.push_back(target);
+  }
+};
+
 bool is_like(const TensorView& tensor, const TensorForm& form) {
   return tensor.dtype == form.dtype && std::ranges::equal(tensor.shape, form.shape);
 }
@@ -42,19 +61,45 @@ std::vector<PooledPlace> allocate_places(fabric::Pool& pool, std::span<const Ten
   return places;
 }
 
-Stage::Stage(std::span<const TensorView> tensors, fabric::Pool& pool) {
+std::vector<bool> outside_of(const fabric::Pool& pool, std::span<const TensorView> tensors) {
+  std::vector<bool> outside;
+  for (const TensorView& tensor : tensors) outside.push_back(!lies_in(pool, tensor));
+  return outside;
+}
+
+Stage::Stage(std::span<const TensorView> tensors, std::span<const Dtype> types,
+             fabric::Pool& pool) {
   std::vector<std::size_t> staged;
   std::vector<TensorView> like;
   for (std::size_t i = 0; i < tensors.size(); ++i) {
-    if (tensors[i].data != nullptr && pool.find(tensors[i].data, 1)) continue;
+    if (lies_in(pool, tensors[i])) continue;
     staged.push_back(i);
     like.push_back(tensors[i]);
+    like.back().dtype = type_at(i, tensors, types);
   }
   std::vector<PooledPlace> places = allocate_places(pool, like);
   for (std::size_t i = 0; i < staged.size(); ++i) {
     if (places[i].memory != nullptr) block_ = places[i].memory;
     places_[staged[i]] = {std::move(places[i]), like[i].data, copied(like[i].strides)};
   }
+}
+
+bool Stage::can_be_narrowed(std::span<const TensorView> tensors) const {
+  return std::ranges::any_of(places_, [&](const auto& entry) {
+    const Dtype dtype = tensors[entry.first].dtype;
+    return is_floating_point(dtype) && item_bytes(dtype) > 1;
+  });
+}
+
+bool Stage::has(std::span<const TensorView> tensors, std::span<const Dtype> types,
+                const fabric::Pool& pool) const {
+  return std::ranges::all_of(places_, [&](const auto& entry) {
+    const auto& [index, each] = entry;
+    const TensorView& tensor = tensors[index];
+    const Dtype dtype = each.place.form.dtype;
+    const bool pooled = dtype != tensor.dtype && tensor.data != each.data && lies_in(pool, tensor);
+    return !pooled && dtype == type_at(index, tensors, types);
+  });
 }
 
 std::vector<TensorView> Stage::placed(std::span<const TensorView> tensors) const {
@@ -69,14 +114,15 @@ std::vector<std::size_t> Stage::indices() const {
   return indices;
 }
 
-void Stage::fill(std::span<const TensorView> tensors, copy::Crew& crew) const {
-  std::vector<TensorView> from;
-  std::vector<TensorView> to;
+void Stage::fill(std::span<const TensorView> tensors, copy::Crew& crew) {
+  Copies same;
+  Copies narrower;
   for (const auto& [index, each] : places_) {
-    from.push_back(tensors[index]);
-    to.push_back(each.place.view());
+    const TensorView& tensor = tensors[index];
+    (tensor.dtype == each.place.form.dtype ? same : narrower).add(tensor, each.place.view());
   }
-  copy::copy_each(from, to, crew);
+  copy::copy_each(same.from, same.to, crew);
+  if (!narrower.from.empty()) casts_.run(narrower.from, narrower.to, crew);
 }
 
 std::optional<PooledPlace> Stage::give(const TensorView& tensor) {

@@ -7,6 +7,7 @@
 #include <span>
 #include <vector>
 
+#include "bus/client/whole_copy.h"
 #include "copy/crew.h"
 #include "fabric/core/pool.h"
 #include "tensor/view.h"
@@ -24,15 +25,26 @@ struct PooledPlace {
 // Dense places side by side in one block, which goes back as one.
 std::vector<PooledPlace> allocate_places(fabric::Pool& pool, std::span<const TensorView> like);
 
+// Of these tensors, those that are not in the pool.
+std::vector<bool> outside_of(const fabric::Pool& pool, std::span<const TensorView> tensors);
+
 // Places for those of a registration's tensors that are not in the pool.
 class Stage {
  public:
-  Stage(std::span<const TensorView> tensors, fabric::Pool& pool);
+  // `types`: of the places, by the tensor's position; empty: those of the tensors.
+  Stage(std::span<const TensorView> tensors, std::span<const Dtype> types, fabric::Pool& pool);
+
+  // Whether readers could want some of what is staged in a narrower type.
+  bool can_be_narrowed(std::span<const TensorView> tensors) const;
+  // Whether the places are of these types. A narrow place is of no use to a tensor that lies in the
+  // pool by now: that one is read where it is.
+  bool has(std::span<const TensorView> tensors, std::span<const Dtype> types,
+           const fabric::Pool& pool) const;
 
   // What the agent knows: the places, and the tensors that need none.
   std::vector<TensorView> placed(std::span<const TensorView> tensors) const;
-  // Copies what has a place, with the threads of the crew.
-  void fill(std::span<const TensorView> tensors, copy::Crew& crew) const;
+  // Copies what has a place, with the threads of the crew; casts.
+  void fill(std::span<const TensorView> tensors, copy::Crew& crew);
   std::size_t size() const noexcept { return places_.size(); }
   // Of which tensors.
   std::vector<std::size_t> indices() const;
@@ -49,6 +61,7 @@ class Stage {
   };
 
   std::map<std::size_t, Place> places_;  // by the tensor's position
+  WholeCopy casts_;
   std::shared_ptr<std::byte> block_;
 };
 

@@ -33,7 +33,7 @@ class StageTest : public testing::Test {
 };
 
 TEST_F(StageTest, HasPlacesForWhatIsNotInThePool) {
-  const Stage stage(tensors, pool);
+  Stage stage(tensors, {}, pool);
   EXPECT_EQ(stage.indices(), std::vector<std::size_t>{1});
   copy::Crew alone;
   stage.fill(tensors, alone);
@@ -43,8 +43,40 @@ TEST_F(StageTest, HasPlacesForWhatIsNotInThePool) {
   EXPECT_EQ(values_of(placed[1]), (std::vector<float>{1, 3, 2, 4})) << "dense";
 }
 
+TEST_F(StageTest, CastsIntoPlacesOfANarrowerType) {
+  // Halfway between two numbers of bfloat16: the even one is taken.
+  plain = {1.00390625F, 1.01171875F, -2, 3};
+  const std::vector<Dtype> narrower{Dtype::bfloat16, Dtype::bfloat16};
+  Stage stage(tensors, narrower, pool);
+  EXPECT_TRUE(stage.can_be_narrowed(tensors));
+  EXPECT_TRUE(stage.has(tensors, narrower, pool));
+  EXPECT_FALSE(stage.has(tensors, {}, pool));
+  copy::Crew alone;
+  stage.fill(tensors, alone);
+  const auto placed = stage.placed(tensors);
+  EXPECT_EQ(placed[0].dtype, Dtype::float32) << "it is read where it is";
+  ASSERT_EQ(placed[1].dtype, Dtype::bfloat16);
+  std::vector<std::uint16_t> bits(4);
+  std::memcpy(bits.data(), placed[1].data, 8);
+  EXPECT_EQ(bits, (std::vector<std::uint16_t>{0x3f80, 0xc000, 0x3f82, 0x4040}));
+  EXPECT_FALSE(stage.give(tensors[1])) << "a narrow place is not the tensor";
+}
+
+TEST_F(StageTest, OfANarrowerTypeIsOfNoUseToATensorInThePool) {
+  const std::vector<Dtype> narrower{Dtype::float32, Dtype::float16};
+  const Stage stage(tensors, narrower, pool);
+  std::vector<TensorView> now = tensors;
+  std::vector<float> other(4);
+  now[1] = view_of(other.data(), dense);
+  EXPECT_TRUE(stage.has(now, narrower, pool)) << "elsewhere, and still not in the pool";
+  now[1] = view_of(pooled, dense);
+  EXPECT_FALSE(stage.has(now, narrower, pool));
+  EXPECT_EQ(outside_of(pool, now), (std::vector<bool>{false, false}));
+  EXPECT_EQ(outside_of(pool, tensors), (std::vector<bool>{false, true}));
+}
+
 TEST_F(StageTest, GivesAPlaceToTheTensorThatItIsOfAndToNoOther) {
-  Stage stage(tensors, pool);
+  Stage stage(tensors, {}, pool);
   EXPECT_FALSE(stage.give(view_of(plain.data(), dense)));
   EXPECT_FALSE(stage.give(tensors[0]));
   plain[0] = 9;

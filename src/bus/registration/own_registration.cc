@@ -14,12 +14,8 @@ std::int64_t OwnRegistration::next_round() noexcept {
 }
 
 std::vector<TensorView> ordered(const ItemOrder& order, std::span<const TensorView> tensors) {
-  static constexpr std::int64_t nothing[] = {0};
-  static constexpr std::int64_t stride[] = {1};
   std::vector<TensorView> views;
-  for (const auto& item : order) {
-    views.push_back(item ? tensors[*item] : TensorView{nullptr, Dtype::uint8, nothing, stride});
-  }
+  for (const auto& item : order) views.push_back(item ? tensors[*item] : no_tensor());
   return views;
 }
 

@@ -133,6 +133,15 @@ void fields(Archive& a, Offer& m) {
   a("ticket", m.ticket);
   a("version", m.version);
 }
+// Between two rounds: what the source offers from now on lies in this region.
+struct Restaged {
+  std::uint64_t region = 0;
+  friend bool operator==(const Restaged&, const Restaged&) = default;
+};
+template <typename Archive>
+void fields(Archive& a, Restaged& m) {
+  a("region", m.region);
+}
 inline constexpr std::size_t most_sums = 4096;  // in one message
 // Before the offer: checksums of what the reader gets from this source, from the `first` tensor on.
 struct Sums {
@@ -415,21 +424,23 @@ void fields(Archive& a, KnownVersions& m) {
 using MessageBody =
     std::variant<Subscribe, Join, Start, Leave, Look, Subscribed, Joined, Offer, Over, Sums, Moved,
                  Follow, Begun, Ended, Shelved, Published, Finished, Hold, Held, Completed, Common,
-                 Sent, AskVersions, KnownVersions, Propose, Choose, Vote, Decide, GiveUp, Waits>;
+                 Sent, AskVersions, KnownVersions, Propose, Choose, Vote, Decide, GiveUp, Waits,
+                 Restaged>;
 
-constexpr std::array<std::string_view, 30> kinds_of(const MessageBody*) {
+constexpr std::array<std::string_view, 31> kinds_of(const MessageBody*) {
   return {"subscribe", "join",      "start",   "leave",     "look",         "subscribed",
           "joined",    "offer",     "over",    "sums",      "moved",        "follow",
           "begun",     "ended",     "shelved", "published", "finished",     "hold",
           "held",      "completed", "common",  "sent",      "ask_versions", "known_versions",
-          "propose",   "choose",    "vote",    "decide",    "give up",      "waits"};
+          "propose",   "choose",    "vote",    "decide",    "give up",      "waits",
+          "restaged"};
 }
 
 // Who says what to whom, for those who take some kinds of messages only.
 template <typename T>
 concept ToSource = OneOf<T, Join, Start, Look, Moved, AskVersions>;
 template <typename T>
-concept ToReader = OneOf<T, Subscribed, Joined, Offer, Sums, Over>;
+concept ToReader = OneOf<T, Subscribed, Joined, Restaged, Offer, Sums, Over>;
 template <typename T>
 concept ToPuller = OneOf<T, Shelved, Published, Finished, Held>;
 template <typename T>

@@ -11,6 +11,7 @@ namespace {
 
 constexpr Duration shortest_backoff = std::chrono::milliseconds(20);
 constexpr Duration longest_backoff = std::chrono::seconds(1);
+constexpr std::size_t most_held = 65'536;  // of a source that lets its reader wait
 constexpr std::uint64_t serial_mask = ~std::uint64_t{0xFFFF};
 
 }  // namespace
@@ -141,11 +142,19 @@ void Reader::on_message(const PeerConnectionPtr& connection, const AgentMessage&
   const auto found = std::ranges::find_if(
       sources_, [&](const auto& entry) { return entry.second.connection == connection; });
   if (found == sources_.end()) return;
-  const Rank rank = found->first;
-  SourceEnd& source = found->second;
+  const auto& [rank, source] = *found;
+  if (!source.attaching) return hear(rank, found->second, message.body);
+  if (source.held.size() == most_held) {
+    return leave({Code::failed, fmt::format("rank {} says too much at once", rank)}, rank);
+  }
+  found->second.held.push_back(message);
+}
+
+void Reader::hear(Rank rank, SourceEnd& source, const MessageBody& body) {
   std::visit(Overloaded{
                  [&](const Subscribed& answer) { on_subscribed(rank, source, answer); },
                  [&](const Joined& joined) { on_joined(source, joined); },
+                 [&](const Restaged& restaged) { attach(rank, source, restaged.region); },
                  [&](const Offer& offer) { on_offer(rank, source, offer); },
                  [&](const Sums& sums) { on_sums(source, sums); },
                  [&](const Over& over) { on_over(rank, over); },
@@ -156,7 +165,7 @@ void Reader::on_message(const PeerConnectionPtr& connection, const AgentMessage&
                  [](const AmongPullers auto&) {},
                  [](const OneOf<Subscribe, Leave, Hold> auto&) {},
              },
-             message.body);
+             body);
 }
 
 void Reader::on_joined(SourceEnd& source, const Joined& joined) {
@@ -204,27 +213,51 @@ void Reader::on_subscribed(Rank rank, SourceEnd& source, const Subscribed& answe
     return fail_joining(fmt::format("rank {}: {}", rank, answer.status.message));
   }
   source.word = answer.word;
+  attach(rank, source, answer.region);
+}
+
+void Reader::attach(Rank rank, SourceEnd& source, std::uint64_t region) {
   const auto id = context_.operations.add(
       [weak = weak_from_this(), serial = serial_, rank](const fabric::Completion& done) {
         const auto self = weak.lock();
-        if (self == nullptr || !self->knows(serial) || self->phase_ != Phase::subscribing) return;
-        if (!done.status.ok()) {
-          return self->fail_joining(fmt::format("rank {}: {}", rank, done.status.message));
-        }
-        self->sources_.at(rank).region = done.region;
-        self->join_all_when_ready();
+        if (self != nullptr && self->knows(serial)) self->on_attached(rank, done);
       });
+  source.attaching = true;
   try {
-    context_.fabric.attach(*source.connection->peer(), answer.region, id, Deadline::never());
+    context_.fabric.attach(*source.connection->peer(), region, id, Deadline::never());
   } catch (const Error& error) {
     context_.operations.forget(id);
-    fail_joining(fmt::format("rank {}: {}", rank, error.what()));
+    leave({error.code(), fmt::format("rank {}: {}", rank, error.what())}, rank);
   }
+}
+
+void Reader::on_attached(Rank rank, const fabric::Completion& done) {
+  SourceEnd& source = sources_.at(rank);
+  source.attaching = false;
+  // A source that has restaged twice has let the region between go, and has said so before.
+  const bool told_of_another = std::ranges::any_of(source.held, [](const AgentMessage& each) {
+    return std::holds_alternative<Restaged>(each.body);
+  });
+  if (!done.status.ok() && !told_of_another) {
+    if (started()) lost_ = {rank};
+    return leave({done.status.code, fmt::format("rank {}: {}", rank, done.status.message)}, rank);
+  }
+  if (done.status.ok()) source.region = done.region;
+  parts_.clear();
+  folds_.clear();
+  const std::uint64_t serial = serial_;
+  while (knows(serial) && !sources_.at(rank).attaching && !sources_.at(rank).held.empty()) {
+    SourceEnd& now = sources_.at(rank);
+    const AgentMessage message = std::move(now.held.front());
+    now.held.pop_front();
+    hear(rank, now, message.body);
+  }
+  if (knows(serial) && phase_ == Phase::subscribing) join_all_when_ready();
 }
 
 void Reader::join_all_when_ready() {
   for (const auto& [rank, source] : sources_) {
-    if (source.region == nullptr) return;
+    if (source.region == nullptr || source.attaching) return;
   }
   phase_ = Phase::joining;
   context_.at(Step::joining);
@@ -324,7 +357,7 @@ void Reader::make_parts() {
     const bool checked =
         std::ranges::any_of(group.ranks, [&](Rank rank) { return plan_.verify.contains(rank); });
     if (!checked || !group.reduces()) {
-      add_part(number, streams_[at], plan_.targets);
+      add_part(number, stream_as_stored(at), plan_.targets);
       continue;
     }
     const auto fold = std::make_shared<Fold>(*streams_[at], plan_.targets, loan_->lender());
@@ -333,6 +366,16 @@ void Reader::make_parts() {
     }
     folds_.push_back(fold);
   }
+}
+
+// What does not fit is found when it is read.
+std::shared_ptr<const plan::Stream> Reader::stream_as_stored(std::size_t at) const {
+  const plan::Stream& stream = *streams_[at];
+  if (stream.source.reduces()) return streams_[at];
+  const auto& region = sources_.at(stream.source.ranks.front()).region;
+  auto stored = fabric::stream_from(region->forms(), stream);
+  if (!stored || *stored == stream) return streams_[at];
+  return std::make_shared<const plan::Stream>(*std::move(stored));
 }
 
 void Reader::add_part(std::uint64_t number, std::shared_ptr<const plan::Stream> stream,

@@ -3,6 +3,7 @@
 #pragma once
 
 #include <cstdint>
+#include <deque>
 #include <map>
 #include <memory>
 #include <optional>
@@ -130,6 +131,8 @@ class Reader : public std::enable_shared_from_this<Reader> {
     PeerConnectionPtr connection;
     bool asked = false;
     std::shared_ptr<const fabric::RemoteRegion> region;
+    bool attaching = false;           // to another region; until then messages wait
+    std::deque<AgentMessage> held{};  // in the order in which they came
     std::uint32_t word = 0;
     std::int64_t next = 0;  // 0: the source has not answered the join
     SourceView view;
@@ -149,6 +152,9 @@ class Reader : public std::enable_shared_from_this<Reader> {
 
   void ask(Rank rank, SourceEnd& source);
   void on_subscribed(Rank rank, SourceEnd& source, const Subscribed& answer);
+  void attach(Rank rank, SourceEnd& source, std::uint64_t region);
+  void on_attached(Rank rank, const fabric::Completion& done);
+  void hear(Rank rank, SourceEnd& source, const MessageBody& body);
   void on_joined(SourceEnd& source, const Joined& joined);
   void on_offer(Rank rank, SourceEnd& source, const Offer& offer);
   static void on_sums(SourceEnd& source, const Sums& sums);
@@ -157,6 +163,7 @@ class Reader : public std::enable_shared_from_this<Reader> {
   void start_when_joined();
   void start_recv(std::int64_t round);
   void make_parts();
+  std::shared_ptr<const plan::Stream> stream_as_stored(std::size_t at) const;
   void add_part(std::uint64_t number, std::shared_ptr<const plan::Stream> stream,
                 std::span<const TensorView> targets);
   RecvPart part_of(const Part& part, std::int64_t round) const;

@@ -26,7 +26,7 @@ RoundWord Source::settle(Subscription& subscription, Mark mark) {
 }
 
 void Source::subscribe(const PeerConnectionPtr& connection, std::uint64_t serial, Subscriber reader,
-                       std::uint64_t region, std::vector<std::shared_ptr<Digest>> digests) {
+                       Memory memory) {
   if (subscriptions_.contains(serial)) return;
   for (auto each = subscriptions_.begin(); each != subscriptions_.end();) {
     const auto& [old, subscription] = *each++;
@@ -38,9 +38,10 @@ void Source::subscribe(const PeerConnectionPtr& connection, std::uint64_t serial
     subscription.reader = reader.rank;
     subscription.registration = reader.registration;
     subscription.bytes = reader.bytes;
-    subscription.digests = std::move(digests);
+    subscription.readable = memory.readable;
+    subscription.digests = std::move(memory.digests);
     subscription.word = context_.fabric.make_word(*connection->peer(), pack(RoundWord{}));
-    const Subscribed answer{{}, region, subscription.word.number};
+    const Subscribed answer{{}, memory.region, subscription.word.number};
     subscriptions_.emplace(serial, std::move(subscription));
     lost_.erase(reader.rank);
     context_.at(Step::subscribed);
@@ -48,6 +49,18 @@ void Source::subscribe(const PeerConnectionPtr& connection, std::uint64_t serial
   } catch (const Error& error) {
     context_.connections.send(*connection, generation_, serial, Subscribed{error.status(), 0, 0});
   }
+}
+
+void Source::forget_digests() {
+  for (auto& [serial, subscription] : subscriptions_) subscription.digests.clear();
+}
+
+void Source::restage(std::uint64_t serial, Memory memory) {
+  Subscription& subscription = subscriptions_.at(serial);
+  subscription.readable = memory.readable;
+  subscription.digests = std::move(memory.digests);
+  context_.connections.send(*subscription.connection, generation_, serial, Restaged{memory.region});
+  if (subscription.wants_to_join) on_join(subscription, serial);
 }
 
 void Source::on_message(const PeerConnectionPtr& connection, const AgentMessage& message) {
@@ -77,6 +90,8 @@ void Source::on_message(const PeerConnectionPtr& connection, const AgentMessage&
 
 void Source::on_join(Subscription& subscription, std::uint64_t serial) {
   if (subscription.joined) return;
+  subscription.wants_to_join = !subscription.readable;
+  if (subscription.wants_to_join) return;
   subscription.joined = true;
   context_.at(Step::holding);
   subscription.start = highest_opened_ + 1;

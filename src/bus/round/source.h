@@ -26,15 +26,29 @@ class Source {
   std::int64_t generation() const noexcept { return generation_; }
   bool knows(std::uint64_t serial) const { return subscriptions_.contains(serial); }
 
+  // What a reader finds in the memory of this source.
+  struct Memory {
+    std::uint64_t region = 0;
+    // False: the memory has tensors in other types than the reader needs. The reader joins when it
+    // has not.
+    bool readable = true;
+    std::vector<std::shared_ptr<Digest>> digests{};  // make the checksums, if the reader wants any
+  };
   // Answers the reader with the region and a word of its own. An older subscription of the same
-  // reader ends. `digests` make the checksums, if the reader wants any.
+  // reader ends.
   struct Subscriber {
     Rank rank = 0;
     std::uint64_t registration = 0;
     std::int64_t bytes = 0;  // that the reader reads here in a round
   };
   void subscribe(const PeerConnectionPtr& connection, std::uint64_t serial, Subscriber reader,
-                 std::uint64_t region, std::vector<std::shared_ptr<Digest>> digests);
+                 Memory memory);
+  // Nobody has checksums any more: the memory is another, and every reader is told so next.
+  void forget_digests();
+  // Tells a reader where the next rounds lie. Only between rounds; a reader that has joined can
+  // read what is there.
+  void restage(std::uint64_t serial, Memory memory);
+  bool has_joined(std::uint64_t serial) const { return subscriptions_.at(serial).joined; }
   // The digest of another reader, if that reader gets the same bytes.
   std::shared_ptr<Digest> find_digest(const plan::Stream& stream, Verify verify) const;
   void on_message(const PeerConnectionPtr& connection, const AgentMessage& message);
@@ -85,7 +99,9 @@ class Source {
     fabric::Word word;
     std::int64_t bytes = 0;  // that the reader reads
     std::int64_t moved = 0;  // of them, in the open round, as the reader says
+    bool readable = true;
     std::vector<std::shared_ptr<Digest>> digests{};
+    bool wants_to_join = false;  // as soon as it can read
     bool joined = false;
     bool started = false;
     std::int64_t start = 0;

@@ -81,6 +81,7 @@ class LiedTo {
         Pull{"lied to", std::nullopt, std::nullopt, 1},
         QueryNewest{"lied to", std::nullopt},
         QueryContents{"lied to"},
+        QueryStage{"lied to", std::nullopt, 1},
         CloseBatch{"lied to", again.registration}};
     const std::string bytes = encode(commands[dice_.byte() % commands.size()]);
     try {

@@ -186,6 +186,7 @@ void RoundUser::on_outcome(const Pending& pending, const Outcome& outcome) {
       }
       break;
     case Phase::work:
+      if (pending.restages) return on_restaged(outcome);
       pending.direction == Direction::send ? on_send(pending, outcome) : on_recv(pending, outcome);
       return;
     case Phase::leave:
@@ -210,9 +211,6 @@ void RoundUser::enlist() {
   shape_ = world_.shape_of(content_);
   read_here_ = 0;
   const Shape local = side_.whole().local_shape(shape_, rank_);
-  loan_ = std::make_shared<SimulatedLoan>(
-      std::vector<SimulatedLoan::Tensor>{{Dtype::int64, local, {}, {}}});
-  spoil();
   after_error_.clear();
   enlisting_ = {};
   enlisting_.batch = "b";
@@ -222,6 +220,11 @@ void RoundUser::enlist() {
   enlisting_.items = {
       {"p", "", Dtype::int64, local, plan::contiguous_strides(local), std::nullopt}};
   if (world_.linked()) name_tensor();
+  bare_ = enlisting_.items.front().staged;
+  loan_ = bare_ ? std::make_shared<SimulatedLoan>(
+                      std::vector<SimulatedLoan::Tensor>{{Dtype::uint8, {0}, {}, {}}})
+                : new_loan();
+  spoil();
   ticket_ = 0;
   ask_to_enlist();
 }
@@ -237,6 +240,7 @@ void RoundUser::name_tensor() {
   item.name = fmt::format("tensor {}", content_);
   item.global_shape = shape_;
   item.layout = 0;
+  item.staged = side_.sends && enlisting_.registration % 2 == 0;
   enlisting_.versioned = Versioned{side_.sends ? Direction::send : Direction::recv, last_version_};
 }
 
@@ -249,8 +253,34 @@ void RoundUser::ask_to_enlist() {
   submit({}, enlisting_, loan_, seconds(2));
 }
 
+std::shared_ptr<SimulatedLoan> RoundUser::new_loan() const {
+  return std::make_shared<SimulatedLoan>(std::vector<SimulatedLoan::Tensor>{
+      {Dtype::int64, side_.whole().local_shape(shape_, rank_), {}, {}}});
+}
+
+// As a link that copies what it sends: it lends memory when it knows what to lend, and other memory
+// when readers want other types.
+void RoundUser::restage() {
+  next_loan_ = new_loan();
+  std::ranges::fill(next_loan_->numbers(0), garbage);
+  world_.say("rank {}: other memory", rank_);
+  Pending pending;
+  pending.restages = true;
+  submit(pending, enlisting_, next_loan_, seconds(2));
+}
+
+void RoundUser::on_restaged(const Outcome& outcome) {
+  if (outcome.status.code == Code::invalid_argument) phase_ = Phase::enlist;
+  if (!outcome.status.ok()) return;
+  loan_->gate().move_to(ticket_ + 1);
+  spoil();
+  loan_ = std::move(next_loan_);
+  bare_ = false;
+}
+
 // One send, or several that wait in the queue with the same contents.
 void RoundUser::send() {
+  if (bare_ || (enlisting_.items.front().staged && world_.odds(8))) return restage();
   after_error_.clear();
   const std::int64_t step = accepted_ + 1;
   const Life life{rank_, life_};

@@ -108,12 +108,16 @@ class RoundUser final : public User {
     std::optional<TimePoint> cancels_at{};
     std::optional<TimePoint> raises_at{};  // the worker's own deadline, whatever the agent does
     bool outdated = false;                 // a registration of tensors that have changed since
+    bool restages = false;                 // other memory to send from
   };
 
   void init();
   void enlist();
   void name_tensor();
   void ask_to_enlist();
+  std::shared_ptr<SimulatedLoan> new_loan() const;
+  void restage();
+  void on_restaged(const Outcome& outcome);
   void send();
   void recv();
   Duration patience() const;
@@ -135,6 +139,8 @@ class RoundUser final : public User {
   Phase phase_ = Phase::init;
   std::deque<Pending> pending_;
   std::shared_ptr<SimulatedLoan> loan_;
+  std::shared_ptr<SimulatedLoan> next_loan_;  // that takes its place
+  bool bare_ = false;                         // what is to be staged has no memory yet
   RegisterBatch enlisting_;
   std::int64_t life_ = 0;  // registrations so far
   std::uint64_t ticket_ = 0;

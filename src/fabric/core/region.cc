@@ -130,6 +130,19 @@ void check_target(const plan::Stream& stream, std::span<const TensorView> target
   }
 }
 
+// Every member of a reduction gives the type that is reduced.
+std::optional<plan::Stream> stream_from(const Forms& forms, plan::Stream stream) {
+  for (plan::Part& part : stream.parts) {
+    check_index(part.source_tensor, "source", forms.size());
+    const TensorForm& form = forms[part.source_tensor];
+    if (form.shape != part.source_shape) return std::nullopt;
+    if (form.dtype == part.types.source) continue;
+    if (form.dtype != part.wire || stream.source.reduces()) return std::nullopt;
+    part.types.source = part.wire;
+  }
+  return stream;
+}
+
 plan::Stream whole_stream(const Forms& source, std::span<const Dtype> target,
                           std::int64_t chunk_bytes) {
   if (target.size() != source.size()) {

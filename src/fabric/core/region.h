@@ -42,6 +42,11 @@ Extent extent_of(const TensorForm& form);
 void check_source(const plan::Stream& stream, const Forms& forms);
 void check_target(const plan::Stream& stream, std::span<const TensorView> targets);
 
+// The stream as it reads tensors of these forms. An owner may hold tensors in the type that crosses
+// the wire, narrower than their own: from there nothing is cast. Nothing: these tensors do not have
+// what the stream reads.
+std::optional<plan::Stream> stream_from(const Forms& forms, plan::Stream stream);
+
 // All tensors of a region, each into one of the same shape. Source and target types may differ; the
 // source's crosses the wire, so that the owner knows the stream without being told the target's.
 plan::Stream whole_stream(const Forms& source, std::span<const Dtype> target,

@@ -131,5 +131,30 @@ TEST(GateTest, OnlyGrows) {
   EXPECT_EQ(gate.value(), 5u);
 }
 
+// What is read from tensors in the type that crosses the wire is what would have been cast.
+TEST(StreamFromTest, ReadsTensorsInTheTypeThatCrossesTheWire) {
+  const Forms own{{Dtype::float32, {4}, {1}}, {Dtype::int64, {2}, {1}}};
+  const Forms narrower{{Dtype::bfloat16, {4}, {1}}, {Dtype::int64, {2}, {1}}};
+  plan::Stream stream = whole_stream(own, std::vector{Dtype::bfloat16, Dtype::int64});
+  stream.parts[0].wire = Dtype::bfloat16;
+  EXPECT_EQ(stream_from(own, stream), stream);
+  plan::Stream expected = stream;
+  expected.parts[0].types.source = Dtype::bfloat16;
+  EXPECT_EQ(stream_from(narrower, stream), expected);
+}
+
+TEST(StreamFromTest, RefusesTensorsThatDoNotHaveWhatIsRead) {
+  const Forms own{{Dtype::float32, {4}, {1}}};
+  plan::Stream stream = whole_stream(own, std::vector{Dtype::float32});
+  EXPECT_FALSE(stream_from({{Dtype::bfloat16, {4}, {1}}}, stream)) << "the reader wants it all";
+  EXPECT_FALSE(stream_from({{Dtype::uint8, {0}, {1}}}, stream)) << "there is no memory yet";
+  stream.parts[0].wire = Dtype::float16;
+  EXPECT_FALSE(stream_from({{Dtype::bfloat16, {4}, {1}}}, stream)) << "another type";
+  EXPECT_TRUE(stream_from({{Dtype::float16, {4}, {1}}}, stream));
+  stream.source.ranks = {0, 1};
+  EXPECT_FALSE(stream_from({{Dtype::float16, {4}, {1}}}, stream)) << "a sum is of the wide type";
+  EXPECT_THAT(refusal([&] { stream_from({}, stream); }), testing::HasSubstr("source"));
+}
+
 }  // namespace
 }  // namespace tensorbus::fabric
