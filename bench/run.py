@@ -43,7 +43,7 @@ PARTS: dict[str, list[list[Path | str]]] = {
         script("state_dict.py"),
         script("registration.py"),
     ],
-    "link": [program("link_bench"), script("link.py"), script("registration.py")],
+    "link": [program("link_bench"), script("link.py"), program("registration_bench")],
     "fabric": [program("fabric_bench"), program("fabric_ucx_bench"), script("fabric_gloo.py")],
     "ray": [script("ray_transport.py")],
     "push_pull": [program("push_pull_bench"), script("push_pull.py")],

@@ -15,6 +15,11 @@ extern "C" int LLVMFuzzerTestOneInput(const unsigned char* data, std::size_t siz
   check_decoder(decode_generation, bytes);
   check_decoder(decode_agent_message, bytes);
   check_decoder(decode_heartbeat, bytes);
+  try {
+    print_record(ListKey{}, bytes);
+  } catch (const Error&) {
+    // Said what is wrong.
+  }
   if (const auto key = parse_key(bytes); key && parse_key(to_text(*key)) != key) std::abort();
   return 0;
 }

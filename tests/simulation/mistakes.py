@@ -413,3 +413,30 @@ OF_PULLS_TOGETHER = (
         ("I9", "I24"),
     ),
 )
+
+# Of the lists of tensors that records refer to.
+OF_LISTS = (
+    Mistake(
+        "who has written a list does not write it again",
+        (
+            (
+                "src/bus/agent/list_keeper.cc",
+                "if (!written_.contains(tensors.id.hash) && is_due(use)) write(tensors);",
+                "if (!leased_.contains(tensors.id.hash) && is_due(use)) write(tensors);",
+            ),
+        ),
+        ("I9", "I24"),
+    ),
+    Mistake(
+        "a rank whose list is not known is taken for lost",
+        (
+            (
+                "src/bus/directory/catalog.cc",
+                "if (each->second->failed.empty() && matches(*each->second)) return true;",
+                "if (complete(each->second)->tensors.known() && matches(*each->second))\n"
+                "      return true;",
+            ),
+        ),
+        ("I12", "I9", "I24"),
+    ),
+)

@@ -11,7 +11,14 @@ from concurrent.futures import Future
 from pathlib import Path
 
 import pytest
-from mistakes import FOUND_ELSEWHERE, MISTAKES, OF_PULLS_TOGETHER, OF_THE_SHELF, Mistake
+from mistakes import (
+    FOUND_ELSEWHERE,
+    MISTAKES,
+    OF_LISTS,
+    OF_PULLS_TOGETHER,
+    OF_THE_SHELF,
+    Mistake,
+)
 from two_at_a_time import two_at_a_time
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -20,7 +27,7 @@ SEEDS = 400
 MANY_SEEDS = 100_000
 SEEDS_WITH_A_MISTAKE = 5_000
 ONCE_BROKEN = (6643, 58477, 66657)  # seeds that found what the hundreds did not
-ALL_MISTAKES = MISTAKES + FOUND_ELSEWHERE + OF_THE_SHELF + OF_PULLS_TOGETHER
+ALL_MISTAKES = MISTAKES + FOUND_ELSEWHERE + OF_THE_SHELF + OF_PULLS_TOGETHER + OF_LISTS
 
 
 def compile_edited(texts: dict[str, str], folder: Path) -> list[Path]:

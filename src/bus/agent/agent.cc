@@ -3,6 +3,7 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <utility>
 
 #include "base/log.h"
 #include "base/overloaded.h"
@@ -56,6 +57,7 @@ Agent::Agent(AgentParts parts, AgentOptions options)
       pairs_(context_, sessions_, state_),
       batches_(context_, shelves_, sessions_, pairs_),
       content_queries_(context_),
+      list_keeper_(context_),
       incarnation_(parts_.random()) {
   context_.at(Step::started);
   share_cores();
@@ -76,8 +78,13 @@ void Agent::step(TimePoint now) {
   pairs_.expire();
   batches_.expire();
   batches_.step();
+  keep_lists();
   content_queries_.answer();
   if (now >= state_.next_beat()) state_.beat(now, batches_.current());
+}
+
+void Agent::keep_lists() {
+  if (std::exchange(context_.records_changed, false)) list_keeper_.step(batches_.list_uses());
 }
 
 void Agent::fail(const Status& why) noexcept {
@@ -151,6 +158,7 @@ void Agent::take(const DirectoryEvent& event) {
 void Agent::record_changed(const Changed& changed) {
   const auto key = catalog_.apply(changed);
   if (!key) return;
+  context_.records_changed = true;
   std::visit(
       Overloaded{
           [&](const AgentKey& agent) {
@@ -165,6 +173,10 @@ void Agent::record_changed(const Changed& changed) {
           [&](const BatchKey& batch) { batches_.note_change(batch.batch); },
           [&](const GenerationKey& generation) { batches_.update({generation.batch}); },
           [&](const ShelfKey& shelf) { batches_.note_change(shelf.batch.batch); },
+          [&](const ListKey& list) {
+            list_keeper_.note_change(list);
+            batches_.note_all_changed();
+          },
           [](const VersionKey&) {},  // read from the catalog when somebody asks
       },
       *key);
@@ -193,6 +205,7 @@ void Agent::record_refused(const Refused& refused) {
   std::visit(Overloaded{
                  [&](const PairKey& pair) { pairs_.refused(pair.end, why); },
                  [&](const BatchKey& batch) { batches_.refused(batch, why); },
+                 [&](const ListKey& list) { batches_.refused(list.hash, why); },
                  // No command waits for these.
                  [](const OneOf<AgentKey, CallerKey, GenerationKey, VersionKey, ShelfKey> auto&) {},
              },
@@ -224,7 +237,7 @@ void Agent::take_message(const fabric::Message& message) {
                  [&](const OneOf<Subscribe, Follow> auto&) { batches_.take(connection, said); },
                  // For whoever knows its serial.
                  [&](const auto&) {
-                   batches_.on_message(connection, said);
+                   if (batches_.on_message(connection, said)) return;
                    shelves_.on_message(connection, said);
                  },
              },
@@ -301,6 +314,8 @@ void Agent::admit(const Changed& changed) {
 
 void Agent::lease_lost() {
   publish_self();
+  list_keeper_.forget();
+  context_.records_changed = true;
   sessions_.renew();
   pairs_.publish_all();
   batches_.renew();

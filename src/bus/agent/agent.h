@@ -82,6 +82,7 @@ class Agent {
   void lease_lost();
   void record_changed(const Changed& changed);
   void record_refused(const Refused& refused);
+  void keep_lists();
   void store_reached(const Status& status);
   void publish_self();
   void look_at_self(const std::optional<std::string>& value);
@@ -103,6 +104,7 @@ class Agent {
   Pairs pairs_;
   Batches batches_;
   ContentQueries content_queries_;
+  ListKeeper list_keeper_;
   std::set<std::string> agents_here_;  // the others, by the keys of their records
   const std::uint64_t incarnation_;
   bool seen_self_ = false;

@@ -18,6 +18,12 @@ std::vector<bool> staged_of(const RegisterBatch& command) {
   return staged;
 }
 
+// That SUBSCRIBE or FOLLOW is about.
+const std::string& batch_of(const MessageBody& body) {
+  const auto* wish = std::get_if<Subscribe>(&body);
+  return wish != nullptr ? wish->batch : std::get<Follow>(body).batch;
+}
+
 }  // namespace
 
 void Batches::add(const Submission& submission, const RegisterBatch& command) {
@@ -78,6 +84,7 @@ void Batches::put(const Submission& submission, const RegisterBatch& command,
 }
 
 void Batches::give_way(std::unique_ptr<Batch> batch, const Status& why) {
+  routes_.forget(*batch);
   batch->give_way();
   batch->close(std::nullopt, why, Batch::Manner::back_soon);
   ending_.push_back(std::move(batch));
@@ -87,7 +94,7 @@ void Batches::replace_memory(const Submission& submission, Batch& batch,
                              const RegisterBatch& command, const BatchMember& record) {
   const bool publishes =
       record.versioned && record.versioned->direction == Direction::send && record.versioned->keep;
-  if (!record.versioned || publishes || record.tensors != batch.self().record.tensors) {
+  if (!record.versioned || publishes || !(record.tensors == batch.self().record.tensors)) {
     refuse(
         fmt::format("batch \"{}\": only memory of versions that are sent or received can be "
                     "replaced, by such of the same types and shapes",
@@ -177,6 +184,29 @@ void Batches::refused(const BatchKey& key, const Status& why) {
   if (found != batches_.end()) found->second->fail_registration(why, false);
 }
 
+// Other ranks refer to it, too: they fail with this one.
+void Batches::refused(const ListHash& list, const Status& why) {
+  for (const auto& [name, batch] : batches_) {
+    if (batch->self().record.tensors.id.hash == list) batch->fail_registration(why, true);
+  }
+}
+
+std::vector<ListKeeper::Use> Batches::list_uses() const {
+  std::vector<ListKeeper::Use> uses;
+  const auto add = [&](const Batch& batch) {
+    const OwnRegistration& self = batch.self();
+    const Presence presence = self.membership.presence;
+    const bool seen = presence == Presence::shown || presence == Presence::leaving;
+    if (seen && self.record.failed.empty()) uses.push_back({self.key, self.record});
+  };
+  for (const auto& [name, batch] : batches_) add(*batch);
+  for (const auto& batch : ending_) add(*batch);
+  for (const auto& shelf : shelves_.all()) {
+    if (shelf->served()) uses.push_back({shelf->key(), shelf->member(), shelf->generation()});
+  }
+  return uses;
+}
+
 void Batches::renew() {
   for (const auto& [key, batch] : batches_) {
     batch->publish_as(sessions_.incarnation(batch->self().session));
@@ -204,8 +234,13 @@ void Batches::update(const std::set<std::string>& changed) {
   for (const Held& held : std::exchange(held_, {})) take(held.connection, held.message);
 }
 
-void Batches::look_at_pairs() {
+void Batches::note_all_changed() {
   for (const auto& [key, batch] : batches_) changed_.insert(key.first);
+  for (const Held& held : held_) changed_.insert(batch_of(held.message.body));
+}
+
+void Batches::look_at_pairs() {
+  note_all_changed();
   for (const Submission& submission : std::exchange(deferred_, {})) {
     try {
       add(submission, std::get<RegisterBatch>(submission.command));
@@ -242,6 +277,7 @@ void Batches::remove_ended() {
       ++each;
       continue;
     }
+    routes_.forget(*each->second);
     disputed_.erase(each->first);
     if (!each->second->disputed().empty()) disputed_[each->first] = each->second->disputed();
     each = batches_.erase(each);
@@ -268,20 +304,25 @@ TimePoint Batches::wake_at() const {
 }
 
 void Batches::take(const PeerConnectionPtr& connection, const AgentMessage& message) {
-  for (const auto& [key, batch] : batches_) {
-    if (batch->take(connection, message) == Taken::done) return;
+  const std::string& name = batch_of(message.body);
+  for (auto each = batches_.lower_bound({name, ""});
+       each != batches_.end() && each->first.first == name; ++each) {
+    if (each->second->take(connection, message) == Taken::done) return;
   }
   if (shelves_.take(connection, message) == Taken::done) return;
   if (held_.size() < most_held) held_.push_back({connection, message});
 }
 
-void Batches::on_message(const PeerConnectionPtr& connection, const AgentMessage& message) {
+bool Batches::on_message(const PeerConnectionPtr& connection, const AgentMessage& message) {
   if (std::holds_alternative<Leave>(message.body)) {
     std::erase_if(held_, [&](const Held& held) {
       return held.connection == connection && held.message.serial == message.serial;
     });
   }
-  for (const auto& [key, batch] : batches_) batch->exchange().on_message(connection, message);
+  Batch* batch = routes_.find(connection, message, batches_,
+                              [](const auto& each) -> Batch& { return *each.second; });
+  if (batch != nullptr) batch->exchange().on_message(connection, message);
+  return batch != nullptr;
 }
 
 void Batches::on_up(const PeerConnectionPtr& connection) {
@@ -290,6 +331,7 @@ void Batches::on_up(const PeerConnectionPtr& connection) {
 
 void Batches::on_lost(const PeerConnectionPtr& connection, const Status& why) {
   std::erase_if(held_, [&](const Held& held) { return held.connection == connection; });
+  routes_.forget(*connection);
   for (const auto& [key, batch] : batches_) batch->exchange().on_lost(connection, why);
   for (const auto& batch : ending_) batch->exchange().on_lost(connection, why);
 }

@@ -11,10 +11,12 @@
 #include <utility>
 #include <vector>
 
+#include "bus/agent/list_keeper.h"
 #include "bus/agent/pairs.h"
 #include "bus/agent/registering_record.h"
 #include "bus/agent/sessions.h"
 #include "bus/batch/batch.h"
+#include "bus/registration/routes.h"
 #include "bus/shelf/shelves.h"
 
 namespace tensorbus::bus {
@@ -36,6 +38,9 @@ class Batches {
   void end_session(std::uint64_t session, const Status& why, Batch::Manner manner);
   // The store does not take what others must know of it.
   void refused(const BatchKey& key, const Status& why);
+  void refused(const ListHash& list, const Status& why);
+  // The records of this rank that others see, but for those that failed.
+  std::vector<ListKeeper::Use> list_uses() const;
   // The agent counts as another from now on.
   void renew();
   bool over() const noexcept { return batches_.empty() && ending_.empty(); }
@@ -44,6 +49,7 @@ class Batches {
 
   // Records of a batch have changed: looked at in the next step.
   void note_change(const std::string& batch) { changed_.insert(batch); }
+  void note_all_changed();
   // The same, at once, with the registrations of this moment.
   void update(const std::set<std::string>& changed);
   // Pairs may be complete that were not.
@@ -55,7 +61,8 @@ class Batches {
 
   // SUBSCRIBE or FOLLOW; kept until it can be answered.
   void take(const PeerConnectionPtr& connection, const AgentMessage& message);
-  void on_message(const PeerConnectionPtr& connection, const AgentMessage& message);
+  // False: it is for none of them.
+  bool on_message(const PeerConnectionPtr& connection, const AgentMessage& message);
   void on_up(const PeerConnectionPtr& connection);
   void on_lost(const PeerConnectionPtr& connection, const Status& why);
 
@@ -81,6 +88,7 @@ class Batches {
   Sessions& sessions_;
   Pairs& pairs_;
   std::map<Name, std::unique_ptr<Batch>> batches_;
+  Routes<Batch> routes_;
   std::vector<std::unique_ptr<Batch>> ending_;  // replaced or closed, not over yet
   std::map<Name, KnownFailures> disputed_;      // by registrations that failed
   // Batches that a worker refused, and its session: their records go with it.

@@ -90,14 +90,16 @@ class Names {
 
 void add_tensors(BatchMember& record, const RegisterBatch& command, const Pairs& pairs) {
   Names names(command.batch);
+  std::vector<TensorRecord> tensors;
   for (const BatchItem& item : command.items) {
     const End end = pairs.local_end(item.pair, command.role);
     const auto at = std::ranges::lower_bound(record.ends, end) - record.ends.begin();
     element_count(item.shape);
-    record.tensors.push_back({static_cast<std::size_t>(at), item.name, item.dtype, item.shape,
-                              item.global_shape, item.layout, item.start});
+    tensors.push_back({static_cast<std::size_t>(at), item.name, item.dtype, item.shape,
+                       item.global_shape, item.layout, item.start});
     names.add(item);
   }
+  record.tensors = std::move(tensors);
 }
 
 }  // namespace

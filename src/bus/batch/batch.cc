@@ -173,6 +173,7 @@ Taken Batch::take(const PeerConnectionPtr& connection, const AgentMessage& messa
 
 void Batch::step() {
   expire_registration();
+  if (exchange_.publishing().is_late()) matching_.explain();
   exchange_.step();
   if (exchange_.receiving().tries_again() || exchange_.pulling().tries_again()) update();
   exchange_.rest();

@@ -63,6 +63,9 @@ class Batch {
   // Another registration takes its name: the record in the store is no longer this one's.
   void give_way() noexcept { superseded_ = true; }
 
+  bool is_for(const PeerConnectionPtr& connection, const AgentMessage& message) const {
+    return exchange_.is_for(connection, message);
+  }
   // SUBSCRIBE or FOLLOW.
   Taken take(const PeerConnectionPtr& connection, const AgentMessage& message);
   // Records have changed, or time has passed.
@@ -90,6 +93,8 @@ class Batch {
   Status refuses(Direction direction, bool shelved) const;
   bool has_joined();
   bool has_readers();
+  // What registering waits for; for messages.
+  std::string what_is_missing();
   void end_registering(const Status& status);
   void expire_registration();
 
@@ -99,7 +104,8 @@ class Batch {
   Exchange exchange_;
   std::optional<Waiting> registering_;
   std::optional<CommandId> close_id_;
-  Status misfit_;  // why this registration cannot pull what is published now
+  std::vector<Rank> unsubscribed_;  // the readers that registering waits for
+  Status misfit_;                   // why this registration cannot pull what is published now
   bool superseded_ = false;
 };
 

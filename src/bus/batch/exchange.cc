@@ -202,6 +202,12 @@ TimePoint Exchange::wake_at() const {
   return at;
 }
 
+bool Exchange::is_for(const PeerConnectionPtr& connection, const AgentMessage& message) const {
+  const Reader* reader = receiving_.reader();
+  return sending_.is_for(connection, message) || pulling_.is_for(connection, message) ||
+         (reader != nullptr && reader->is_for(connection, message));
+}
+
 void Exchange::on_message(const PeerConnectionPtr& connection, const AgentMessage& message) {
   if (take_versions(connection, message)) return;
   if (sending_.on_message(connection, message)) return;

@@ -68,6 +68,8 @@ class Exchange {
   bool busy() const;
   TimePoint wake_at() const;
 
+  // Whether the message is of a subscription that this registration has, at either end.
+  bool is_for(const PeerConnectionPtr& connection, const AgentMessage& message) const;
   void on_message(const PeerConnectionPtr& connection, const AgentMessage& message);
   void on_up(const PeerConnectionPtr& connection);
   void on_lost(const PeerConnectionPtr& connection, const Status& why);

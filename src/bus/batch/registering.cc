@@ -3,6 +3,8 @@
 #include <fmt/format.h>
 #include <fmt/ranges.h>
 
+#include <algorithm>
+#include <iterator>
 #include <utility>
 
 #include "base/log.h"
@@ -121,7 +123,7 @@ void Batch::follow_their_generation() {
   if (current == nullptr) return;
   Generation seen = *current;
   if (!seen.ended) {
-    if (const auto left = who_left(self_.context.catalog, self_.key.batch, remote, seen)) {
+    if (const auto left = who_left(self_.context.catalog, self_.key.batch, seen)) {
       seen = generations_.propose_end(key, seen, *left, is_gone(*left));
     }
   }
@@ -141,6 +143,7 @@ void Batch::check_registered() {
 }
 
 bool Batch::meets_others() {
+  unsubscribed_.clear();
   if (!matching_.matched()) return false;
   if (matching_.can_recv().ok() && !has_joined()) return false;
   return !matching_.can_send().ok() || has_readers();
@@ -187,13 +190,17 @@ bool Batch::has_readers() {
     self_.missing = "the generation has not begun";
     return false;
   }
-  std::vector<Rank> absent;
-  for (const Rank reader : matching_.readers()) {
-    if (!source->has_started(reader) && generations_.may_join(reader)) absent.push_back(reader);
-  }
-  if (absent.empty()) return true;
-  self_.missing = fmt::format("reader rank {} has not subscribed", fmt::join(absent, ", "));
-  return false;
+  const auto is_missing = [&](Rank reader) {
+    return !source->has_started(reader) && generations_.may_join(reader);
+  };
+  std::ranges::copy_if(matching_.readers(), std::back_inserter(unsubscribed_), is_missing);
+  return unsubscribed_.empty();
+}
+
+std::string Batch::what_is_missing() {
+  matching_.explain();
+  if (unsubscribed_.empty()) return self_.missing;
+  return fmt::format("reader rank {} has not subscribed", fmt::join(unsubscribed_, ", "));
 }
 
 void Batch::end_registering(const Status& status) {
@@ -216,7 +223,7 @@ void Batch::fail_registration(const Status& why, bool tell) {
 void Batch::expire_registration() {
   if (!registering_ || registering_->deadline.at() > self_.context.now) return;
   const Status late{Code::timeout, fmt::format("batch \"{}\" is not registered everywhere: {}",
-                                               self_.key.batch, self_.missing)};
+                                               self_.key.batch, what_is_missing())};
   end_registering(late);
   close(std::nullopt, late);
 }

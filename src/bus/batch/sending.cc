@@ -233,6 +233,11 @@ bool Sending::knows(const PeerConnectionPtr& connection,
          (herald_ != nullptr && herald_->knows(connection, message.serial));
 }
 
+bool Sending::is_for(const PeerConnectionPtr& connection, const AgentMessage& message) const {
+  return (source_ != nullptr && source_->is_for(connection, message)) ||
+         (herald_ != nullptr && herald_->knows(connection, message.serial));
+}
+
 bool Sending::on_message(const PeerConnectionPtr& connection, const AgentMessage& message) {
   if (source_ != nullptr && source_->knows(message.serial) &&
       message.generation == source_->generation()) {

@@ -62,6 +62,7 @@ class Sending {
   bool ask_versions();
   // Whether a subscriber or another sender says this.
   bool knows(const PeerConnectionPtr& connection, const AgentMessage& message) const noexcept;
+  bool is_for(const PeerConnectionPtr& connection, const AgentMessage& message) const;
 
   // subscribing.cc
   Taken subscribe(const PeerConnectionPtr& connection, const AgentMessage& message,

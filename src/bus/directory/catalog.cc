@@ -24,14 +24,15 @@ std::optional<RecordKey> Catalog::apply(const Changed& changed) {
   const std::optional<std::string>& value = changed.value;
   const auto read = [&](auto decode) {
     using Record = decltype(decode(*value));
-    if (!value) return std::shared_ptr<const Record>();
+    if (!value) return std::shared_ptr<Record>();
     try {
-      return std::make_shared<const Record>(decode(*value));
+      return std::make_shared<Record>(decode(*value));
     } catch (const std::exception& error) {
       log::warn("bus: the record {} is ignored: {}", changed.key, error.what());
-      return std::shared_ptr<const Record>();
+      return std::shared_ptr<Record>();
     }
   };
+  ++revision_;
   std::visit(Overloaded{
                  [&](const PairKey& pair) { put(pair, read(decode_pair_member)); },
                  [&](const BatchKey& batch) { put(batch, read(decode_batch_member)); },
@@ -49,12 +50,10 @@ std::optional<RecordKey> Catalog::apply(const Changed& changed) {
                      versions_.erase(version.batch);
                    }
                  },
-                 [&](const ShelfKey& shelf) {
-                   shelves_.erase(shelf.batch);
-                   const auto record = read(decode_shelf_record);
-                   if (record == nullptr) return;
-                   shelves_[shelf.batch] = {
-                       record->generation, {record, &record->place}, {record, &record->member}};
+                 [&](const ShelfKey& shelf) { put(shelf, read(decode_shelf_record)); },
+                 [&](const ListKey& list) {
+                   lists_.apply(list, value);
+                   lists_changed_ = revision_;
                  },
                  [](const OneOf<AgentKey, CallerKey> auto&) {},  // the fabric admits them
              },
@@ -63,21 +62,72 @@ std::optional<RecordKey> Catalog::apply(const Changed& changed) {
 }
 
 void Catalog::put(const PairKey& key, std::shared_ptr<const PairMember> record) {
+  pairs_changed_[key.end] = revision_;
   if (record != nullptr) {
     pairs_[key.end][key.rank] = std::move(record);
   } else if (const auto found = pairs_.find(key.end); found != pairs_.end()) {
     found->second.erase(key.rank);
-    if (found->second.empty()) pairs_.erase(found);
+    if (!found->second.empty()) return;
+    pairs_.erase(found);
+    pairs_changed_.erase(key.end);
   }
 }
 
-void Catalog::put(const BatchKey& key, std::shared_ptr<const BatchMember> record) {
-  if (record != nullptr) {
-    batches_[key.batch][{key.rank, key.side}] = std::move(record);
-  } else if (const auto found = batches_.find(key.batch); found != batches_.end()) {
-    found->second.erase({key.rank, key.side});
-    if (found->second.empty()) batches_.erase(found);
+void Catalog::put(const BatchKey& key, std::shared_ptr<BatchMember> record) {
+  remove(key);
+  count_reference(nullptr, record.get());
+  if (record == nullptr) return;
+  Batch& batch = batches_[key.batch];
+  for (const End& end : record->ends) {
+    batch.by_end[end][{key.rank, key.side}] = record;
+    batch.changed[end] = revision_;
   }
+  if (!record->failed.empty()) ++batch.failed;
+  batch.all[{key.rank, key.side}] = std::move(record);
+}
+
+void Catalog::remove(const BatchKey& key) {
+  const auto found = batches_.find(key.batch);
+  if (found == batches_.end()) return;
+  Batch& batch = found->second;
+  const auto record = find_or_null(batch.all, std::pair(key.rank, key.side));
+  if (record == nullptr) return;
+  count_reference(record.get(), nullptr);
+  for (const End& end : record->ends) {
+    batch.by_end[end].erase({key.rank, key.side});
+    batch.changed[end] = revision_;
+  }
+  if (!record->failed.empty()) --batch.failed;
+  batch.all.erase({key.rank, key.side});
+  if (batch.all.empty()) batches_.erase(found);
+}
+
+void Catalog::put(const ShelfKey& key, const std::shared_ptr<ShelfRecord>& record) {
+  shelves_changed_ = revision_;
+  const auto before = shelves_.find(key.batch);
+  count_reference(before == shelves_.end() ? nullptr : before->second.member.get(),
+                  record == nullptr ? nullptr : &record->member);
+  if (before != shelves_.end()) shelves_.erase(before);
+  if (record == nullptr) return;
+  shelves_[key.batch] = {record->generation, {record, &record->place}, {record, &record->member}};
+}
+
+void Catalog::count_reference(const BatchMember* before, const BatchMember* after) {
+  if (after != nullptr && after->tensors.id.parts > 0) ++references_[after->tensors.id.hash];
+  if (before == nullptr || before->tensors.id.parts == 0) return;
+  const auto found = references_.find(before->tensors.id.hash);
+  if (--found->second == 0) references_.erase(found);
+}
+
+std::shared_ptr<BatchMember> Catalog::complete(const std::shared_ptr<BatchMember>& member) const {
+  if (member == nullptr || member->tensors.known()) return member;
+  const TensorListPtr list = lists_.find(member->tensors.id);
+  // A list that does not fit is as good as none.
+  if (list != nullptr && list->ends() <= member->ends.size() &&
+      list->layouts() <= member->layouts.size()) {
+    member->tensors.list = list;
+  }
+  return member;
 }
 
 const Catalog::PairMembers& Catalog::members(const End& end) const {
@@ -90,23 +140,78 @@ std::shared_ptr<const PairMember> Catalog::member(const PairKey& key) const {
   return find_or_null(members(key.end), key.rank);
 }
 
+const Catalog::BatchMembers& Catalog::registered(const std::string& batch, const End& end) const {
+  static const BatchMembers none;
+  const auto found = batches_.find(batch);
+  if (found == batches_.end()) return none;
+  const auto covering = found->second.by_end.find(end);
+  return covering == found->second.by_end.end() ? none : covering->second;
+}
+
 std::shared_ptr<const BatchMember> Catalog::registration(const std::string& batch, const End& end,
                                                          Rank rank) const {
-  const auto members = batches_.find(batch);
-  if (members == batches_.end()) return nullptr;
-  for (auto each = members->second.lower_bound({rank, ""});
-       each != members->second.end() && each->first.first == rank; ++each) {
-    for (const End& covered : each->second->ends) {
-      if (covered == end) return each->second;
-    }
-  }
-  return nullptr;
+  const BatchMembers& members = registered(batch, end);
+  const auto found = members.lower_bound({rank, ""});
+  if (found == members.end() || found->first.first != rank) return nullptr;
+  return complete(found->second);
 }
 
 std::shared_ptr<const BatchMember> Catalog::registration(const BatchKey& key) const {
   const auto members = batches_.find(key.batch);
   if (members == batches_.end()) return nullptr;
-  return find_or_null(members->second, std::pair(key.rank, key.side));
+  return complete(find_or_null(members->second.all, std::pair(key.rank, key.side)));
+}
+
+template <typename Matches>
+bool Catalog::has_any(const std::string& batch, Rank rank, Matches matches) const {
+  const auto members = batches_.find(batch);
+  if (members == batches_.end()) return false;
+  const BatchMembers& all = members->second.all;
+  for (auto each = all.lower_bound({rank, ""}); each != all.end() && each->first.first == rank;
+       ++each) {
+    if (each->second->failed.empty() && matches(*each->second)) return true;
+  }
+  return false;
+}
+
+bool Catalog::has(const std::string& batch, Rank rank, const Sender& sender) const {
+  return has_any(batch, rank, [&](const BatchMember& member) {
+    return Sender{member.incarnation, member.registration} == sender;
+  });
+}
+
+bool Catalog::has(const std::string& batch, Rank rank, std::uint64_t registration) const {
+  return has_any(batch, rank,
+                 [&](const BatchMember& member) { return member.registration == registration; });
+}
+
+bool Catalog::has_failed(const std::string& batch) const {
+  const auto members = batches_.find(batch);
+  return members != batches_.end() && members->second.failed > 0;
+}
+
+Catalog::Revision Catalog::revision(const std::string& batch, const End& end) const {
+  Revision revision{lists_changed_, 0, 0};
+  if (const auto pair = pairs_changed_.find(end); pair != pairs_changed_.end()) {
+    revision[1] = pair->second;
+  }
+  const auto members = batches_.find(batch);
+  if (members == batches_.end()) return revision;
+  const auto changed = members->second.changed.find(end);
+  if (changed != members->second.changed.end()) revision[2] = changed->second;
+  return revision;
+}
+
+std::optional<Rank> Catalog::first_shelf_with(const std::string& batch, std::int64_t generation,
+                                              const TensorListId& list) const {
+  std::optional<Rank> first;
+  for (auto each = shelves_.lower_bound({batch, "", 0});
+       each != shelves_.end() && each->first.batch == batch; ++each) {
+    const auto& [key, shelf] = *each;
+    if (shelf.generation != generation || shelf.member->tensors.id != list) continue;
+    first = std::min(first.value_or(key.rank), key.rank);
+  }
+  return first;
 }
 
 template <typename Wanted>
@@ -114,13 +219,14 @@ RegistrationIds Catalog::registrations(const std::string& batch, Wanted wanted) 
   RegistrationIds found;
   const auto members = batches_.find(batch);
   if (members == batches_.end()) return found;
-  for (const auto& [key, member] : members->second) {
+  for (const auto& [key, member] : members->second.all) {
     if (wanted(key.first, *member)) found.insert({key.first, member->registration});
   }
   return found;
 }
 
 RegistrationIds Catalog::failed(const std::string& batch) const {
+  if (!has_failed(batch)) return {};
   return registrations(batch,
                        [](Rank, const BatchMember& member) { return !member.failed.empty(); });
 }
@@ -131,6 +237,7 @@ RegistrationIds Catalog::refused(const std::string& batch) const {
 
 RegistrationIds Catalog::outlived(const std::string& batch, Rank rank,
                                   std::uint64_t registration) const {
+  if (!has_failed(batch)) return {};
   return registrations(batch, [&](Rank whose, const BatchMember& member) {
     if (member.failed.empty() || member.unfit.contains(registration)) return false;
     const auto is_of_rank = [&](const auto& entry) { return entry.second == rank; };
@@ -147,7 +254,7 @@ std::shared_ptr<const Generation> Catalog::generation(const GenerationKey& key) 
 Versions Catalog::versions(const std::string& batch) const {
   Versions versions;
   if (const auto members = batches_.find(batch); members != batches_.end()) {
-    for (const auto& [key, member] : members->second) {
+    for (const auto& [key, member] : members->second.all) {
       if (member->versioned) versions[key.second][key.first] = member->versioned->last;
     }
   }
@@ -177,7 +284,7 @@ Catalog Catalog::shelved(const std::string& batch, std::int64_t generation) cons
     const auto& [key, shelf] = *each;
     if (shelf.generation != generation) continue;
     for (const End& end : shelf.member->ends) catalog.put(PairKey{end, key.rank}, shelf.place);
-    catalog.put(key, shelf.member);
+    catalog.put(key, complete(shelf.member));
   }
   return catalog;
 }
@@ -190,7 +297,7 @@ std::vector<Content> Catalog::contents(const std::string& batch) const {
     for (auto each = shelves_.lower_bound({batch, "", 0});
          each != shelves_.end() && each->first.batch == batch; ++each) {
       const Shelved& shelf = each->second;
-      if (shelf.generation != generation) continue;
+      if (shelf.generation != generation || !complete(shelf.member)->tensors.known()) continue;
       missing = shelf.place->world_size - ++there;
       for (const TensorRecord& tensor : shelf.member->tensors) {
         const Shape& whole = tensor.global_shape ? *tensor.global_shape : tensor.shape;

@@ -1,6 +1,9 @@
 // An agent's sight of what all agents have published.
 #pragma once
 
+#include <array>
+#include <cstddef>
+#include <cstdint>
 #include <map>
 #include <memory>
 #include <optional>
@@ -10,15 +13,17 @@
 
 #include "bus/directory/directory.h"
 #include "bus/directory/records.h"
+#include "bus/directory/tensor_lists.h"
 
 namespace tensorbus::bus {
 
 // Records are shared, so that a plan made from a record stays true to that record after the store
-// has another one.
+// has another one. Registrations are given with their tensors as soon as those are known.
 class Catalog {
  public:
   using PairMembers = std::map<Rank, std::shared_ptr<const PairMember>>;
-  using BatchMembers = std::map<Rank, std::shared_ptr<const BatchMember>>;
+  // By rank and side: a rank may have registered under two names.
+  using BatchMembers = std::map<std::pair<Rank, std::string>, std::shared_ptr<BatchMember>>;
 
   // The key that the change was about; nothing for keys of others. A record that cannot be read is
   // as good as absent, and logged.
@@ -31,6 +36,25 @@ class Catalog {
   std::shared_ptr<const BatchMember> registration(const std::string& batch, const End& end,
                                                   Rank rank) const;
   std::shared_ptr<const BatchMember> registration(const BatchKey& key) const;
+  // All that cover this end.
+  const BatchMembers& registered(const std::string& batch, const End& end) const;
+  // Whether a rank has this very registration, and it has not failed.
+  bool has(const std::string& batch, Rank rank, const Sender& sender) const;
+  bool has(const std::string& batch, Rank rank, std::uint64_t registration) const;
+  bool has_failed(const std::string& batch) const;
+  // Another one whenever the records of the end, its registrations or a list of tensors has
+  // changed.
+  using Revision = std::array<std::uint64_t, 3>;
+  Revision revision(const std::string& batch, const End& end) const;
+  // The same for the shelves of all batches.
+  using ShelvesRevision = std::array<std::uint64_t, 2>;
+  ShelvesRevision shelves_revision() const { return {lists_changed_, shelves_changed_}; }
+  // Whether the list is in the store, whole; and whether a record refers to it.
+  bool is_stored(const TensorListId& list) const { return lists_.is_stored(list); }
+  bool refers_to(const ListHash& list) const { return references_.contains(list); }
+  // The lowest rank that has a shelf of this generation with this list.
+  std::optional<Rank> first_shelf_with(const std::string& batch, std::int64_t generation,
+                                       const TensorListId& list) const;
   // RegistrationIds of a batch that failed.
   RegistrationIds failed(const std::string& batch) const;
   // Those of them that failed on their own.
@@ -54,22 +78,40 @@ class Catalog {
  private:
   // Null: the record is gone.
   void put(const PairKey& key, std::shared_ptr<const PairMember> record);
-  void put(const BatchKey& key, std::shared_ptr<const BatchMember> record);
+  void put(const BatchKey& key, std::shared_ptr<BatchMember> record);
+  void put(const ShelfKey& key, const std::shared_ptr<ShelfRecord>& record);
+  void remove(const BatchKey& key);
+  void count_reference(const BatchMember* before, const BatchMember* after);
+  // With its tensors, if they are known by now.
+  std::shared_ptr<BatchMember> complete(const std::shared_ptr<BatchMember>& member) const;
   template <typename Wanted>
   RegistrationIds registrations(const std::string& batch, Wanted wanted) const;
+  template <typename Matches>
+  bool has_any(const std::string& batch, Rank rank, Matches matches) const;
 
   struct Shelved {
     std::int64_t generation = 0;
     std::shared_ptr<const PairMember> place;
-    std::shared_ptr<const BatchMember> member;
+    std::shared_ptr<BatchMember> member;
+  };
+  struct Batch {
+    BatchMembers all;
+    std::map<End, BatchMembers> by_end;
+    std::map<End, std::uint64_t> changed;  // which revision
+    std::size_t failed = 0;
   };
   struct Raw {
     std::shared_ptr<const Generation> generation;
     std::string bytes;
   };
   std::map<End, PairMembers> pairs_;
-  std::map<std::string, std::map<std::pair<Rank, std::string>, std::shared_ptr<const BatchMember>>>
-      batches_;
+  std::map<End, std::uint64_t> pairs_changed_;  // which revision
+  std::map<std::string, Batch> batches_;
+  mutable TensorLists lists_;
+  std::map<ListHash, std::size_t> references_;  // how many records of ranks refer to it
+  std::uint64_t revision_ = 0;
+  std::uint64_t lists_changed_ = 0;  // which revision
+  std::uint64_t shelves_changed_ = 0;
   std::map<GenerationKey, Raw> generations_;
   std::map<BatchKey, VersionRecord> versions_;
   std::map<BatchKey, Shelved> shelves_;

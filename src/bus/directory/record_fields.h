@@ -16,12 +16,19 @@ void fields(Archive& a, End& end) {
 }
 
 inline constexpr std::size_t most_tensors = 4'000'000;
-inline constexpr std::uint8_t record_version = 4;
+inline constexpr std::int64_t most_parts_of_list = 4096;
+// As a value that is written.
+struct ListOfTensors {
+  std::vector<TensorRecord> tensors;
+  friend bool operator==(const ListOfTensors&, const ListOfTensors&) = default;
+};
+inline constexpr std::uint8_t record_version = 5;
 constexpr wire::Title title_of(const AgentRecord*) { return {"agent record", record_version}; }
 constexpr wire::Title title_of(const PairMember*) { return {"pair record", record_version}; }
 constexpr wire::Title title_of(const BatchMember*) { return {"batch record", record_version}; }
 constexpr wire::Title title_of(const VersionRecord*) { return {"version record", record_version}; }
 constexpr wire::Title title_of(const ShelfRecord*) { return {"shelf record", record_version}; }
+constexpr wire::Title title_of(const ListOfTensors*) { return {"tensor list", record_version}; }
 constexpr wire::Title title_of(const Generation*) { return {"generation record", record_version}; }
 
 template <typename Archive>
@@ -58,6 +65,20 @@ void fields(Archive& a, TensorRecord& tensor) {
 }
 
 template <typename Archive>
+void fields(Archive& a, ListOfTensors& list) {
+  a.list("tensors", list.tensors, most_tensors);
+  for (const TensorRecord& tensor : list.tensors) {
+    a.require(!tensor.layout || !tensor.name.empty(), "a tensor's own layout");
+  }
+}
+
+template <typename Archive>
+void fields(Archive& a, TensorListId& id) {
+  a("hash", id.hash);
+  a.number("parts", id.parts, 0, most_parts_of_list);
+}
+
+template <typename Archive>
 void fields(Archive& a, BatchMember& member) {
   a("incarnation", member.incarnation);
   a("registration", member.registration);
@@ -67,14 +88,10 @@ void fields(Archive& a, BatchMember& member) {
   a.require(!member.ends.empty() && std::ranges::is_sorted(member.ends), "ends");
   a("remotes", member.remotes);
   a.require(member.remotes.size() == member.ends.size(), "an end faces no side");
-  a.list("tensors", member.tensors, most_tensors);
-  for (const TensorRecord& tensor : member.tensors) {
-    a.require(tensor.end < member.ends.size(), "a tensor is of no end");
-  }
+  a("tensors", member.tensors.id);
   a("chunk_bytes", member.chunk_bytes);
   a("verify", member.verify);
   a("layouts", member.layouts);
-  check_layouts(a, member.tensors, member.layouts.size());
   a("versioned", member.versioned);
   a("unfit", member.unfit);
 }

@@ -59,6 +59,21 @@ std::vector<std::string_view> split(std::string_view text) {
   }
 }
 
+std::optional<RecordKey> parse_list_key(std::string_view hex, std::string_view part) {
+  ListKey key;
+  if (hex.size() != 2 * key.hash.size()) return std::nullopt;
+  for (std::size_t at = 0; at < key.hash.size(); ++at) {
+    std::uint8_t byte = 0;
+    const char* first = hex.data() + 2 * at;
+    if (std::from_chars(first, first + 2, byte, 16).ptr != first + 2) return std::nullopt;
+    key.hash[at] = static_cast<char>(byte);
+  }
+  const auto number = parse_rank(part);
+  if (!number || *number >= most_parts_of_list) return std::nullopt;
+  key.part = static_cast<std::uint32_t>(*number);
+  return key;
+}
+
 }  // namespace
 
 std::string to_string(const End& end) {
@@ -83,6 +98,9 @@ std::string to_text(const RecordKey& key) {
     return fmt::format("shelf/{}/{}/{}", escape(shelf->batch.batch), escape(shelf->batch.side),
                        shelf->batch.rank);
   }
+  if (const auto* list = std::get_if<ListKey>(&key)) {
+    return fmt::format("tensors/{}/{}", to_hex(view(list->hash)), list->part);
+  }
   const auto& generation = std::get<GenerationKey>(key);
   return fmt::format("generation/{}/{}/{}", escape(generation.batch), escape(generation.group.pair),
                      escape(generation.group.side));
@@ -98,6 +116,7 @@ std::optional<RecordKey> parse_key(std::string_view key) {
     if (const auto id = parse_rank(parts[1])) return CallerKey{*id};
     return std::nullopt;
   }
+  if (parts.size() == 3 && parts[0] == "tensors") return parse_list_key(parts[1], parts[2]);
   if (parts.size() != 4) return std::nullopt;
   const auto first = unescape(parts[1]);
   const auto second = unescape(parts[2]);
@@ -148,6 +167,7 @@ struct PrintRecord {
   std::string operator()(const GenerationKey&) const { return printed_as<Generation>(bytes); }
   std::string operator()(const VersionKey&) const { return printed_as<VersionRecord>(bytes); }
   std::string operator()(const ShelfKey&) const { return printed_as<ShelfRecord>(bytes); }
+  std::string operator()(const ListKey&) const { return printed_as<ListOfTensors>(bytes); }
 };
 
 }  // namespace

@@ -12,6 +12,7 @@
 #include <vector>
 
 #include "bus/channel/command.h"
+#include "bus/directory/tensor_list.h"
 #include "fabric/core/identity.h"
 
 namespace tensorbus::bus {
@@ -47,21 +48,11 @@ struct PairMember {
   friend bool operator==(const PairMember&, const PairMember&) = default;
 };
 
-struct TensorRecord {
-  std::size_t end = 0;  // position in BatchMember::ends
-  std::string name;
-  Dtype dtype = Dtype::float32;
-  Shape shape;
-  std::optional<Shape> global_shape;
-  std::optional<std::size_t> layout{};  // its own, a position in BatchMember::layouts
-  std::optional<Shape> start{};         // of a box: where it begins in the whole
-  friend bool operator==(const TensorRecord&, const TensorRecord&) = default;
-};
-
 // RegistrationIds of batches, as (rank, number).
 using RegistrationIds = std::set<std::pair<Rank, std::uint64_t>>;
 
-// A rank's registration of a batch. Leased.
+// A rank's registration of a batch. Leased. Small: what all ranks of a side say alike, their
+// tensors, is in a record of its own.
 struct BatchMember {
   std::uint64_t incarnation = 0;
   std::uint64_t registration = 0;
@@ -69,7 +60,7 @@ struct BatchMember {
   bool refused = false;              // failed on its own, and not because others did not fit
   std::vector<End> ends;             // ascending
   std::vector<std::string> remotes;  // the side that each end faces
-  std::vector<TensorRecord> tensors;
+  SharedTensors tensors;
   std::int64_t chunk_bytes = 0;
   Verify verify = Verify::off;
   std::vector<SideLayout> layouts{};
@@ -149,8 +140,15 @@ struct ShelfKey {
   BatchKey batch;
   friend auto operator<=>(const ShelfKey&, const ShelfKey&) = default;
 };
-using RecordKey =
-    std::variant<AgentKey, PairKey, BatchKey, GenerationKey, VersionKey, CallerKey, ShelfKey>;
+// A part of a list of tensors: bytes that belong to nobody. Leased by one of those whose records
+// refer to it, who see to it that it is there (list_keeper.h).
+struct ListKey {
+  ListHash hash{};
+  std::uint32_t part = 0;
+  friend auto operator<=>(const ListKey&, const ListKey&) = default;
+};
+using RecordKey = std::variant<AgentKey, PairKey, BatchKey, GenerationKey, VersionKey, CallerKey,
+                               ShelfKey, ListKey>;
 
 // Names may hold any character.
 std::string to_text(const RecordKey& key);

@@ -28,19 +28,22 @@ PairMember pair_member() {
           {2, 2}, {StridedShard{-1, 3}, Partial{ReduceOp::avg}}, std::vector<std::int64_t>{1, 0}}};
 }
 
+std::vector<TensorRecord> tensors() {
+  return {{0, "w", Dtype::bfloat16, {3, 0}, Shape{6, 0}, 0},
+          {1, "", Dtype::bool_, {}, {}},
+          {1, "box", Dtype::int8, {3, 2}, Shape{4, 4}, {}, Shape{2, 2}}};
+}
+
 BatchMember batch_member() {
   BatchMember member;
   member.incarnation = 5;
   member.registration = ~std::uint64_t{0};
   member.ends = {{"p", "train"}, {"q", "train"}};
   member.remotes = {"infer", "other"};
-  member.tensors = {{0, "w", Dtype::bfloat16, {3, 0}, Shape{6, 0}},
-                    {1, "", Dtype::bool_, {}, {}},
-                    {1, "box", Dtype::int8, {3, 2}, Shape{4, 4}, {}, Shape{2, 2}}};
+  member.tensors = tensors();
   member.chunk_bytes = 4096;
   member.verify = Verify::sample;
   member.layouts = {{{2, 2}, {Shard{0}, Replicate{}}, Shape{1, 0}, 4}};
-  member.tensors[0].layout = 0;
   member.versioned = Versioned{Direction::recv, 11, true};
   member.unfit = {{7, 0}, {~std::uint64_t{0}, 3}};
   return member;
@@ -115,7 +118,7 @@ TEST(Records, OfAnotherReleaseSaySo) {
   } catch (const Error& error) {
     EXPECT_STREQ(
         error.what(),
-        "malformed generation record: its version is 5, ours is 4; use the same release of "
+        "malformed generation record: its version is 6, ours is 5; use the same release of "
         "tensorbus everywhere");
   }
 }
@@ -136,7 +139,9 @@ TEST(Records, ArePrintedForPeople) {
     return text.find(part) != std::string::npos;
   };
   EXPECT_TRUE(holds(print_record(PairKey{}, encode(pair_member())), "  where: 6 bytes 0077686572"));
-  EXPECT_TRUE(holds(print_record(BatchKey{}, encode(batch_member())), "dtype: bfloat16\n"));
+  EXPECT_TRUE(holds(print_record(BatchKey{}, encode(batch_member())),
+                    "hash: " + to_hex(view(batch_member().tensors.id.hash))));
+  EXPECT_TRUE(holds(print_record(ListKey{}, write_list(tensors()).parts[0]), "dtype: bfloat16\n"));
   EXPECT_TRUE(holds(print_record(AgentKey{}, encode(AgentRecord{9, address()})), "pid: 12\n"));
   EXPECT_EQ(print_record(VersionKey{}, encode(VersionRecord{1, 2})),
             "registration: 1\nversion: 2\n");
@@ -155,16 +160,26 @@ TEST(Keys, NamesMayHoldAnyCharacter) {
   const std::string odd =
       "a/b %2F\n\"ü\0*"
       "c";
-  for (const RecordKey& key :
-       std::vector<RecordKey>{AgentKey{7}, PairKey{{odd, "x/" + odd}, 3}, BatchKey{odd, odd, 0},
-                              GenerationKey{odd, {odd, "side"}}, VersionKey{{odd, odd, 5}},
-                              CallerKey{8}, ShelfKey{{odd, odd, 6}}}) {
+  for (const RecordKey& key : std::vector<RecordKey>{
+           AgentKey{7}, PairKey{{odd, "x/" + odd}, 3}, BatchKey{odd, odd, 0},
+           GenerationKey{odd, {odd, "side"}}, VersionKey{{odd, odd, 5}}, CallerKey{8},
+           ShelfKey{{odd, odd, 6}}, ListKey{write_list(tensors()).id.hash, 12}}) {
     EXPECT_EQ(parse_key(to_text(key)), key) << to_text(key);
   }
   for (const char* other :
        {"", "agent/", "agent/-1", "agent/x", "pair/a/b", "pair/a/b/c/d", "pair/%zz/b/1",
-        "pair/%2/b/1", "batch/a/b/", "something/a/b/1", "caller/", "caller/x"}) {
+        "pair/%2/b/1", "batch/a/b/", "something/a/b/1", "caller/", "caller/x", "tensors/00/0",
+        "tensors/000102030405060708090a0b0c0d0e0f/", "tensors/000102030405060708090a0b0c0d0e0x/0",
+        "tensors/000102030405060708090a0b0c0d0e0f/4096"}) {
     EXPECT_EQ(parse_key(other), std::nullopt) << other;
+  }
+}
+
+// As the store tells of a list of tensors.
+void tell_of_list(Catalog& catalog, const SharedTensors& tensors) {
+  const WrittenList written = write_list(tensors.all());
+  for (std::uint32_t part = 0; part < written.id.parts; ++part) {
+    catalog.apply({to_text(ListKey{written.id.hash, part}), written.parts[part]});
   }
 }
 
@@ -193,6 +208,7 @@ TEST(Catalog, ContentsAreThoseOfTheLastGenerationWhoseShelvesAreAllThere) {
     ShelfRecord record{generation, pair_member(), batch_member()};
     record.place.world_size = 2;
     record.member.tensors = std::move(tensors);
+    tell_of_list(catalog, record.member.tensors);
     catalog.apply({to_text(ShelfKey{{"b", "train", rank}}), encode(record)});
   };
   const TensorRecord part{0, "part", Dtype::bfloat16, {2, 3}, Shape{4, 3}, {}, Shape{2, 0}};

@@ -98,8 +98,8 @@ class StoreDirectory final : public Directory {
     post_locked(std::move(event));
   }
   void post_locked(DirectoryEvent event) REQUIRES(mutex_) {
+    if (events_.empty()) ready_.signal();
     events_.push_back(std::move(event));
-    ready_.signal();
   }
 
   bool stopping() {

@@ -5,6 +5,7 @@
 #include <xxhash.h>
 
 #include <algorithm>
+#include <iterator>
 #include <limits>
 #include <numeric>
 #include <set>
@@ -29,6 +30,16 @@ const Side* side_in(const Group& group, const std::string& pair) {
 
 std::size_t index_in(const Side& side, Rank rank) {
   return static_cast<std::size_t>(std::ranges::find(side.ranks, rank) - side.ranks.begin());
+}
+
+// Whoever failed would have to be named, which takes a whole search.
+bool lacks_registrations(const Catalog& catalog, const std::string& batch, const End& end) {
+  if (catalog.has_failed(batch)) return false;
+  const auto& side = catalog.members(end);
+  const auto first =
+      std::ranges::find_if(side, [](const auto& each) { return each.second->failed.empty(); });
+  return first != side.end() &&
+         std::ssize(catalog.registered(batch, end)) < first->second->world_size;
 }
 
 Layout alone(Rank rank) { return Layout(Mesh({1}, std::vector{rank}), {Replicate{}}); }
@@ -78,7 +89,7 @@ class ItemFinder {
 
  private:
   const BatchMember& member_;
-  const std::vector<std::size_t> items_;
+  const std::vector<std::size_t>& items_;
   std::vector<std::size_t>::const_iterator next_;
 };
 
@@ -95,7 +106,7 @@ ItemOrder order_of(const Group& sources, const BatchMember& member, Count count)
       }
       continue;
     }
-    const auto items = items_of(member, *own);
+    const auto& items = items_of(member, *own);
     const bool positions =
         !side.layout || (!items.empty() && member.tensors[items.front()].name.empty());
     if (positions) {
@@ -131,16 +142,23 @@ Status failure_of(const std::string& batch, Rank rank, const BatchMember& member
           fmt::format("batch \"{}\": rank {} failed: {}", batch, rank, member.failed)};
 }
 
+void take_group(GroupPtr& group, const GroupPtr& known) {
+  if (group == nullptr || known == nullptr || group == known) return;
+  if (known->is(*group)) group = known;
+}
+
 GroupFinding find_group(const Catalog& catalog, const std::string& batch,
-                        const std::vector<End>& ends, const KnownFailures& known) {
+                        const std::vector<End>& ends, const KnownFailures& known, Search search) {
   Group group;
-  GroupFinding finding;
   std::vector<std::string> missing;
   std::set<End> seen(ends.begin(), ends.end());
   std::vector<End> open(seen.begin(), seen.end());
   while (!open.empty()) {
     const End end = open.back();
     open.pop_back();
+    if (search == Search::in_short && lacks_registrations(catalog, batch, end)) {
+      return {nullptr, "", true, std::move(seen)};
+    }
     Finding found;
     try {
       found = find_side(catalog, end, nullptr);
@@ -152,6 +170,7 @@ GroupFinding find_group(const Catalog& catalog, const std::string& batch,
       continue;
     }
     std::vector<Rank> absent;
+    std::vector<Rank> unknown;
     for (const Rank rank : found.side->ranks) {
       const auto member = catalog.registration(batch, end, rank);
       if (member == nullptr || known.contains({rank, member->registration})) {
@@ -161,6 +180,7 @@ GroupFinding find_group(const Catalog& catalog, const std::string& batch,
       if (!member->failed.empty()) {
         throw FailedElsewhere(failure_of(batch, rank, *member));
       }
+      if (!member->tensors.known()) unknown.push_back(rank);
       const auto [at, fresh] = group.members.emplace(rank, member);
       if (!fresh && at->second != member) {
         refuse(
@@ -175,17 +195,18 @@ GroupFinding find_group(const Catalog& catalog, const std::string& batch,
     if (!absent.empty()) {
       missing.push_back(
           fmt::format("rank {} of {} has not registered", fmt::join(absent, ", "), to_string(end)));
-      finding.absent.insert(finding.absent.end(), absent.begin(), absent.end());
+    }
+    if (!unknown.empty()) {
+      missing.push_back(fmt::format("what rank {} of {} has registered is not in the store yet",
+                                    fmt::join(unknown, ", "), to_string(end)));
     }
     group.sides.emplace(end, *std::move(found.side));
   }
   if (!missing.empty()) {
-    finding.missing = fmt::format("{}", fmt::join(missing, "; "));
-    return finding;
+    return {nullptr, fmt::format("{}", fmt::join(missing, "; ")), false, std::move(seen)};
   }
   group.name = group.sides.begin()->first;
-  finding.group = std::move(group);
-  return finding;
+  return {std::make_shared<const Group>(std::move(group)), "", false, std::move(seen)};
 }
 
 bool agrees(const Group& group) {
@@ -258,10 +279,10 @@ Passage make_passage(const Group& sources, const Group& targets, Rank reader) {
     }
     PairPlans plans(side, side.layout && takes_part ? facing : nullptr);
     PairPlans for_nobody(side, nullptr);
+    const plan::Spread nowhere = alone(nobody);
     const auto& have = ours.of(source);
     for (std::size_t at = 0; at < have.size(); ++at) {
       const SideTensor* wanted = takes_part ? taken_as(theirs->of(reader), have[at], at) : nullptr;
-      const plan::Spread nowhere = alone(nobody);
       passage.plans.push_back(wanted != nullptr
                                   ? plans.make(have[at], wanted->spread, wanted->dtype)
                                   : for_nobody.make(have[at], nowhere, have[at].dtype));

@@ -6,6 +6,7 @@
 #include <map>
 #include <memory>
 #include <optional>
+#include <set>
 #include <string>
 #include <vector>
 
@@ -27,22 +28,30 @@ struct Group {
   // it takes ranks x tensors. Throws as tensors_of().
   const SideTensors& tensors(const Side& side) const;
   // The same registrations of the same ranks.
-  bool is(const Group& other) const { return sides == other.sides && members == other.members; }
+  bool is(const Group& other) const { return members == other.members && sides == other.sides; }
 
  private:
   mutable std::map<End, SideTensors> tensors_;
 };
 using GroupPtr = std::shared_ptr<const Group>;
 
-// Registrations whose failure we know of: their ranks have to try again.
 struct GroupFinding {
-  std::optional<Group> group;
-  std::string missing;
-  std::vector<Rank> absent;  // ranks of its sides that have not registered
+  GroupPtr group;
+  std::string missing;      // if there is none yet
+  bool in_short = false;    // ranks are missing, and nobody has looked which
+  std::set<End> visited{};  // what was looked at
 };
-// Throws Error(invalid_argument) when ranks disagree or one of them failed.
+enum class Search : std::uint8_t {
+  whole,
+  in_short,  // ends where there are fewer registrations than ranks: it does not take all ranks
+};
+// `known`: registrations whose failure we know of: their ranks have to try again. Throws
+// Error(invalid_argument) when ranks disagree or one of them failed.
 GroupFinding find_group(const Catalog& catalog, const std::string& batch,
-                        const std::vector<End>& ends, const KnownFailures& known = {});
+                        const std::vector<End>& ends, const KnownFailures& known = {},
+                        Search search = Search::whole);
+// `known` stays, as `group`, if both are the same registrations of the same ranks.
+void take_group(GroupPtr& group, const GroupPtr& known);
 
 // What others are told of a registration that failed.
 Status failure_of(const std::string& batch, Rank rank, const BatchMember& member);

@@ -7,6 +7,7 @@
 #include <algorithm>
 #include <tuple>
 
+#include "bus/match/group_search.h"
 #include "tensor/test_refusal.h"
 
 namespace tensorbus::bus {
@@ -70,6 +71,49 @@ Reads reads_of(const Group& from, const Group& to, Rank reader) {
   }
   std::ranges::sort(reads);
   return reads;
+}
+
+// proves: L4.1
+TEST(Match, AGroupWaitsForWhatItsRanksHaveRegistered) {
+  const End end{"t", "t"};
+  const std::vector<TensorRecord> tensors{plain("w", {4})};
+  Catalog catalog;
+  for (const Rank rank : {0, 1}) {
+    PairMember place;
+    place.world_size = 2;
+    place.remote = "e";
+    place.layout = SideLayout{{2}, {Replicate{}}, std::nullopt};
+    catalog.apply({to_text(PairKey{end, rank}), encode(place)});
+  }
+  const auto enlist = [&](Rank rank) {
+    BatchMember member;
+    member.registration = static_cast<std::uint64_t>(rank) + 1;
+    member.ends = {end};
+    member.remotes = {"e"};
+    member.tensors = tensors;
+    catalog.apply({to_text(BatchKey{"b", "t", rank}), encode(member)});
+  };
+  GroupSearch search;
+  enlist(0);
+  EXPECT_TRUE(search.find(catalog, "b", {end}, {}).in_short);
+  EXPECT_THAT(find_group(catalog, "b", {end}).missing, HasSubstr("rank 1 of side \"t\""));
+  enlist(1);
+  EXPECT_THAT(search.find(catalog, "b", {end}, {}).missing,
+              HasSubstr("what rank 0, 1 of side \"t\" of pair \"t\" has registered is not in "
+                        "the store yet"));
+  const WrittenList list = write_list(tensors);
+  catalog.apply({to_text(ListKey{list.id.hash, 0}), list.parts[0]});
+  const GroupPtr found = search.find(catalog, "b", {end}, {}).group;
+  ASSERT_NE(found, nullptr);
+  EXPECT_EQ(found->members.size(), 2u);
+  // What has not changed is not made again.
+  catalog.apply({to_text(BatchKey{"other", "t", 0}), std::nullopt});
+  EXPECT_EQ(search.find(catalog, "b", {end}, {}).group, found);
+  // And what is known stays when the store has lost it.
+  catalog.apply({to_text(ListKey{list.id.hash, 0}), std::nullopt});
+  EXPECT_EQ(search.find(catalog, "b", {end}, {}).group, found);
+  catalog.apply({to_text(BatchKey{"b", "t", 1}), std::nullopt});
+  EXPECT_EQ(search.find(catalog, "b", {end}, {}).group, nullptr);
 }
 
 // proves: L2.1, L2.3

@@ -47,8 +47,11 @@ void check_agreement(const End& end, Rank first_rank, const PairMember& first, R
   }
 }
 
+// Those of a side that have not failed, by rank.
+using Living = std::vector<std::pair<Rank, const PairMember*>>;
+
 // By position if ranks say where they stand, else by rank.
-std::map<std::size_t, Rank> places(const End& end, const Catalog::PairMembers& members) {
+std::map<std::size_t, Rank> places(const End& end, const Living& members) {
   std::map<std::size_t, Rank> places;
   std::size_t next = 0;
   for (const auto& [rank, member] : members) {
@@ -70,15 +73,16 @@ std::map<std::size_t, Rank> places(const End& end, const Catalog::PairMembers& m
   return places;
 }
 
-Catalog::PairMembers living(const Catalog& catalog, const End& end, const KnownFailures* known) {
-  Catalog::PairMembers members = catalog.members(end);
-  for (const auto& [rank, member] : members) {
-    if (member->failed.empty() || known == nullptr) continue;
-    if (known->contains({rank, member->attempt})) continue;
-    throw FailedElsewhere(Code::invalid_argument,
-                          fmt::format("rank {} failed: {}", rank, member->failed));
+Living living(const Catalog& catalog, const End& end, const KnownFailures* known) {
+  Living members;
+  for (const auto& [rank, member] : catalog.members(end)) {
+    if (member->failed.empty()) {
+      members.emplace_back(rank, member.get());
+    } else if (known != nullptr && !known->contains({rank, member->attempt})) {
+      throw FailedElsewhere(Code::invalid_argument,
+                            fmt::format("rank {} failed: {}", rank, member->failed));
+    }
   }
-  std::erase_if(members, [](const auto& entry) { return !entry.second->failed.empty(); });
   return members;
 }
 
@@ -114,7 +118,7 @@ std::optional<std::size_t> position_in(const Shape& mesh, const Shape& coordinat
 }
 
 Finding find_side(const Catalog& catalog, const End& end, const KnownFailures* known) {
-  const Catalog::PairMembers members = living(catalog, end, known);
+  const Living members = living(catalog, end, known);
   if (members.empty()) return {std::nullopt, fmt::format("{} has no ranks yet", to_string(end))};
   const auto& [first_rank, first] = *members.begin();
   const std::int64_t size = first->world_size;
@@ -144,7 +148,8 @@ Finding find_side(const Catalog& catalog, const End& end, const KnownFailures* k
   Side side{end, first->remote, {}, {}, std::nullopt};
   for (const auto& [position, rank] : order) {
     side.ranks.push_back(rank);
-    side.hosts.push_back(members.at(rank)->address.identity.host);
+    side.hosts.push_back(std::ranges::lower_bound(members, rank, {}, &Living::value_type::first)
+                             ->second->address.identity.host);
   }
   if (first->layout) {
     side.layout.emplace(Mesh(first->layout->mesh, side.ranks), first->layout->placements);

@@ -4,7 +4,12 @@
 #include <fmt/ranges.h>
 
 #include <algorithm>
+#include <deque>
+#include <iterator>
+#include <map>
 #include <optional>
+#include <set>
+#include <tuple>
 #include <utility>
 
 #include "base/refuse.h"
@@ -23,84 +28,104 @@ std::string label(const End& end, const std::string& name, std::size_t position)
   return fmt::format("tensor {} of pair \"{}\"", position, end.pair);
 }
 
+// The ranks of a side that have registered the same list of tensors: what one of them says holds
+// for all of them, but for where each stands in a layout.
+struct Alike {
+  std::size_t number = 0;
+  const BatchMember* member = nullptr;  // of one of them
+  std::set<Rank> ranks{};
+};
+
+// By the lowest rank of each.
+std::deque<Alike> those_alike(const Registrations& members, const Side& side) {
+  std::map<Rank, const BatchMember*> ordered;
+  for (const Rank rank : side.ranks) ordered[rank] = members.at(rank).get();
+  std::deque<Alike> all;
+  std::map<TensorListId, Alike*> known;
+  for (const auto& [rank, member] : ordered) {
+    Alike*& alike = known[member->tensors.id];
+    if (alike == nullptr) alike = &all.emplace_back(Alike{all.size(), member});
+    alike->ranks.insert(rank);
+  }
+  return all;
+}
+
 // One tensor at the ranks that have a part of it; several parts of a rank are as it gave them.
-using Parts = std::multimap<Rank, const TensorRecord*>;
+struct Part {
+  const Alike* at = nullptr;
+  const TensorRecord* record = nullptr;
+};
+using Parts = std::vector<Part>;
 // By name, or by position where they have none.
 using PartsByName = std::map<std::pair<std::string, std::size_t>, Parts>;
 
-PartsByName collect(const Registrations& members, const Side& side) {
+PartsByName collect(const std::deque<Alike>& all, const Side& side) {
   PartsByName parts;
-  for (const Rank rank : side.ranks) {
-    const BatchMember& member = *members.at(rank);
+  for (const Alike& alike : all) {
     std::size_t position = 0;
-    for (const std::size_t at : items_of(member, side.end)) {
-      const TensorRecord& tensor = member.tensors[at];
-      parts[{tensor.name, tensor.name.empty() ? position++ : 0}].emplace(rank, &tensor);
+    for (const std::size_t at : items_of(*alike.member, side.end)) {
+      const TensorRecord& tensor = alike.member->tensors[at];
+      parts[{tensor.name, tensor.name.empty() ? position++ : 0}].push_back({&alike, &tensor});
     }
   }
   return parts;
 }
 
-// Layouts that tensors say themselves: several meshes of one shape, each with the whole tensor.
-class OwnLayouts {
- public:
-  explicit OwnLayouts(const Registrations& members) : members_(members) {}
+Rank lowest(const Part& part) { return *part.at->ranks.begin(); }
 
-  // Throws Error(invalid_argument) without the tensor's name.
-  const Layout& of(const Parts& parts) {
-    std::vector<std::pair<Rank, std::size_t>> said;
-    for (const auto& [rank, part] : parts) {
-      if (!part->layout) refuse(fmt::format("rank {} has it without a layout of its own", rank));
-      said.emplace_back(rank, *part->layout);
-    }
-    const auto found = made_.find(said);
-    return found != made_.end() ? found->second : made_.emplace(said, make(said)).first->second;
+std::map<Rank, const TensorRecord*> by_rank(const Parts& parts) {
+  std::map<Rank, const TensorRecord*> records;
+  for (const Part& part : parts) {
+    for (const Rank rank : part.at->ranks) records.emplace(rank, part.record);
   }
+  return records;
+}
 
- private:
-  Layout make(const std::vector<std::pair<Rank, std::size_t>>& said) const {
-    const SideLayout& first = members_.at(said.front().first)->layouts[said.front().second];
-    const Layout one(Mesh(first.mesh), first.placements);
-    std::map<std::int64_t, std::map<std::size_t, Rank>> meshes;
-    for (const auto& [rank, at] : said) {
-      const SideLayout& own = members_.at(rank)->layouts[at];
-      if (own.mesh != first.mesh || own.placements != first.placements) {
-        refuse(fmt::format("ranks {} and {} lay it out differently", said.front().first, rank));
-      }
-      const auto position = position_in(own.mesh, own.coordinate.value_or(Shape()));
-      if (!position) refuse(fmt::format("rank {} stands outside of its mesh", rank));
-      const auto [place, fresh] = meshes[own.mesh_id].emplace(*position, rank);
-      if (!fresh) {
-        refuse(
-            fmt::format("ranks {} and {} stand at the same place of a mesh", place->second, rank));
-      }
-    }
-    std::vector<Rank> ranks;
-    for (const auto& [id, mesh] : meshes) {
-      if (mesh.size() != one.mesh().size()) {
-        refuse(fmt::format("its mesh {} has {} ranks and {} of them have it (rank {} does)",
-                           to_string(first.mesh), one.mesh().size(), mesh.size(),
-                           mesh.begin()->second));
-      }
-      for (const auto& [position, rank] : mesh) ranks.push_back(rank);
-    }
-    if (meshes.size() == 1) return Layout(Mesh(first.mesh, ranks), first.placements);
-    Shape shape{static_cast<std::int64_t>(meshes.size())};
-    shape.insert(shape.end(), first.mesh.begin(), first.mesh.end());
-    std::vector<Placement> placements{Replicate{}};
-    placements.insert(placements.end(), first.placements.begin(), first.placements.end());
-    return Layout(Mesh(std::move(shape), ranks), std::move(placements));
+// A layout that a tensor says itself: several meshes of one shape, each with the whole tensor.
+// Throws Error(invalid_argument) without the tensor's name.
+Layout own_layout(const Registrations& members, const Parts& parts) {
+  std::vector<std::pair<Rank, const SideLayout*>> said;
+  for (const auto& [rank, part] : by_rank(parts)) {
+    if (!part->layout) refuse(fmt::format("rank {} has it without a layout of its own", rank));
+    said.emplace_back(rank, &members.at(rank)->layouts[*part->layout]);
   }
-
-  const Registrations& members_;
-  std::map<std::vector<std::pair<Rank, std::size_t>>, Layout> made_;
-};
+  const SideLayout& first = *said.front().second;
+  const Layout one(Mesh(first.mesh), first.placements);
+  std::map<std::int64_t, std::map<std::size_t, Rank>> meshes;
+  for (const auto& [rank, own] : said) {
+    if (own->mesh != first.mesh || own->placements != first.placements) {
+      refuse(fmt::format("ranks {} and {} lay it out differently", said.front().first, rank));
+    }
+    const auto position = position_in(own->mesh, own->coordinate.value_or(Shape()));
+    if (!position) refuse(fmt::format("rank {} stands outside of its mesh", rank));
+    const auto [place, fresh] = meshes[own->mesh_id].emplace(*position, rank);
+    if (!fresh) {
+      refuse(fmt::format("ranks {} and {} stand at the same place of a mesh", place->second, rank));
+    }
+  }
+  std::vector<Rank> ranks;
+  for (const auto& [id, mesh] : meshes) {
+    if (mesh.size() != one.mesh().size()) {
+      refuse(fmt::format("its mesh {} has {} ranks and {} of them have it (rank {} does)",
+                         to_string(first.mesh), one.mesh().size(), mesh.size(),
+                         mesh.begin()->second));
+    }
+    for (const auto& [position, rank] : mesh) ranks.push_back(rank);
+  }
+  if (meshes.size() == 1) return Layout(Mesh(first.mesh, ranks), first.placements);
+  Shape shape{static_cast<std::int64_t>(meshes.size())};
+  shape.insert(shape.end(), first.mesh.begin(), first.mesh.end());
+  std::vector<Placement> placements{Replicate{}};
+  placements.insert(placements.end(), first.placements.begin(), first.placements.end());
+  return Layout(Mesh(std::move(shape), ranks), std::move(placements));
+}
 
 Shape whole_shape(const Layout& layout, const Parts& parts) {
+  const auto records = by_rank(parts);
   std::vector<Shape> locals;
   std::optional<Shape> given;
   for (const Rank rank : layout.mesh().ranks()) {
-    const TensorRecord& tensor = *parts.find(rank)->second;
+    const TensorRecord& tensor = *records.at(rank);
     locals.push_back(tensor.shape);
     if (!tensor.global_shape) continue;
     if (given && *given != *tensor.global_shape) {
@@ -115,42 +140,86 @@ Shape whole_shape(const Layout& layout, const Parts& parts) {
 }
 
 void check_dtypes(const Parts& parts) {
-  const auto& [first_rank, first] = *parts.begin();
-  for (const auto& [rank, part] : parts) {
-    if (part->dtype == first->dtype) continue;
-    refuse(fmt::format("rank {} has {}, rank {} has {}", first_rank, to_string(first->dtype), rank,
-                       to_string(part->dtype)));
+  const Part& first = parts.front();
+  for (const Part& part : parts) {
+    if (part.record->dtype == first.record->dtype) continue;
+    refuse(fmt::format("rank {} has {}, rank {} has {}", lowest(first),
+                       to_string(first.record->dtype), lowest(part),
+                       to_string(part.record->dtype)));
   }
 }
 
 // In a batch with versions whoever has a tensor has all of it.
 Layout layout_without_own(const Registrations& members, const Side& side, const Parts& parts) {
+  const auto records = by_rank(parts);
   std::vector<Rank> with;
   std::vector<Rank> without;
-  for (const Rank rank : side.ranks) (parts.contains(rank) ? with : without).push_back(rank);
+  for (const Rank rank : side.ranks) (records.contains(rank) ? with : without).push_back(rank);
   if (without.empty()) return *side.layout;
   if (!members.at(with.front())->versioned) {
-    refuse(fmt::format("rank {} has it, rank {} has not", parts.begin()->first,
+    refuse(fmt::format("rank {} has it, rank {} has not", records.begin()->first,
                        fmt::join(without, ", ")));
   }
   return Layout(Mesh({static_cast<std::int64_t>(with.size())}, with), {Replicate{}});
 }
+
+// How tensors lie that have no boxes. Those of which all ranks say the same but for the name are
+// looked at once: that takes all ranks.
+class Layouts {
+ public:
+  Layouts(const Registrations& members, const Side& side) : members_(members), side_(side) {}
+
+  struct Laid {
+    Layout layout;
+    Shape whole;
+    bool own = false;  // its ranks say its layout themselves
+  };
+  // Throws Error(invalid_argument) without the tensor's name.
+  const Laid& of(const Parts& parts) {
+    std::vector<Said> said;
+    for (const Part& part : parts) {
+      said.emplace_back(part.at->number, part.record->layout, part.record->shape,
+                        part.record->global_shape);
+    }
+    const auto found = known_.find(said);
+    return found != known_.end() ? found->second
+                                 : known_.emplace(std::move(said), look_at(parts)).first->second;
+  }
+
+ private:
+  using Said = std::tuple<std::size_t, std::optional<std::size_t>, Shape, std::optional<Shape>>;
+
+  Laid look_at(const Parts& parts) const {
+    const bool own = std::ranges::any_of(
+        parts, [](const Part& part) { return part.record->layout.has_value(); });
+    Layout layout = own ? own_layout(members_, parts) : layout_without_own(members_, side_, parts);
+    Shape whole = whole_shape(layout, parts);
+    return {std::move(layout), std::move(whole), own};
+  }
+
+  const Registrations& members_;
+  const Side& side_;
+  std::map<std::vector<Said>, Laid> known_;
+};
 
 // What ranks have of a tensor of which at least one has boxes.
 class BoxedTensor {
  public:
   // Throws Error(invalid_argument) without the tensor's name.
   explicit BoxedTensor(const Parts& parts) {
-    for (const auto& [rank, part] : parts) {
-      if (part->layout) {
-        refuse(fmt::format("rank {} has it as a DTensor and others as parts", rank));
+    for (const Part& part : parts) {
+      const TensorRecord& record = *part.record;
+      if (record.layout) {
+        refuse(fmt::format("rank {} has it as a DTensor and others as parts", lowest(part)));
       }
-      const Shape& said = part->start ? *part->global_shape : part->shape;
+      const Shape& said = record.start ? *record.global_shape : record.shape;
       if (boxes.empty()) whole = said;
-      if (said != whole) disagree(rank, *part, boxes.begin()->first);
-      auto& list = boxes[rank];
-      list.push_back({part->start.value_or(Shape(whole.size(), 0)), part->shape});
-      most = std::max(most, list.size());
+      if (said != whole) disagree(lowest(part), record, boxes.begin()->first);
+      for (const Rank rank : part.at->ranks) {
+        auto& list = boxes[rank];
+        list.push_back({record.start.value_or(Shape(whole.size(), 0)), record.shape});
+        most = std::max(most, list.size());
+      }
     }
   }
 
@@ -172,25 +241,22 @@ class BoxedTensor {
 SideTensors shared_tensors(const Registrations& members, const Side& side) {
   SideTensors tensors;
   Problems problems;
-  OwnLayouts own(members);
-  for (const auto& [key, parts] : collect(members, side)) {
+  const std::deque<Alike> all = those_alike(members, side);
+  Layouts layouts(members, side);
+  for (const auto& [key, parts] : collect(all, side)) {
     const std::string name = label(side.end, key.first, key.second);
-    const auto any = [&parts = parts](auto said) {
-      return std::ranges::any_of(parts, [&](const auto& each) { return said(*each.second); });
-    };
     try {
       check_dtypes(parts);
-      const Dtype dtype = parts.begin()->second->dtype;
-      if (any([](const TensorRecord& part) { return part.start.has_value(); })) {
+      const Dtype dtype = parts.front().record->dtype;
+      const auto is_box = [](const Part& part) { return part.record->start.has_value(); };
+      if (std::ranges::any_of(parts, is_box)) {
         BoxedTensor boxed(parts);
         tensors.shared.push_back({key.first, name, dtype, std::move(boxed.whole),
                                   std::move(boxed.boxes), false, boxed.most});
         continue;
       }
-      const bool has_own = any([](const TensorRecord& part) { return part.layout.has_value(); });
-      const Layout layout = has_own ? own.of(parts) : layout_without_own(members, side, parts);
-      tensors.shared.push_back(
-          {key.first, name, dtype, whole_shape(layout, parts), layout, !has_own});
+      const Layouts::Laid& laid = layouts.of(parts);
+      tensors.shared.push_back({key.first, name, dtype, laid.whole, laid.layout, !laid.own});
     } catch (const Error& error) {
       problems.add(Cause::disagreement, name + ": " + error.what());
     }
@@ -219,14 +285,11 @@ SideTensors one_to_one_tensors(const Registrations& members, const Side& side) {
 
 }  // namespace
 
-std::vector<std::size_t> items_of(const BatchMember& member, const End& end) {
-  std::vector<std::size_t> items;
-  for (std::size_t at = 0; at < member.tensors.size(); ++at) {
-    if (member.ends[member.tensors[at].end] == end) items.push_back(at);
-  }
-  std::ranges::stable_sort(
-      items, {}, [&](std::size_t at) -> const std::string& { return member.tensors[at].name; });
-  return items;
+const std::vector<std::size_t>& items_of(const BatchMember& member, const End& end) {
+  const auto found = std::ranges::lower_bound(member.ends, end);
+  const bool has = found != member.ends.end() && *found == end;
+  const std::ptrdiff_t position = has ? found - member.ends.begin() : std::ssize(member.ends);
+  return member.tensors.get().of_end(static_cast<std::size_t>(position));
 }
 
 SideTensors tensors_of(const Registrations& members, const Side& side) {

@@ -17,7 +17,7 @@ using Registrations = std::map<Rank, std::shared_ptr<const BatchMember>>;
 
 // The items of one end of a registration, in the order in which both sides count them: by name, or
 // as they were given.
-std::vector<std::size_t> items_of(const BatchMember& member, const End& end);
+const std::vector<std::size_t>& items_of(const BatchMember& member, const End& end);
 
 struct SideTensor {
   std::string name;

@@ -26,7 +26,7 @@ RecordSight Generations::sight_of(const Group& senders) const {
     sight.is_of_group = is_of(senders, *current);
   }
   if (sight.exists && !sight.ended) {
-    sight.left = who_left(self_.context.catalog, self_.key.batch, senders, *current);
+    sight.left = who_left(self_.context.catalog, self_.key.batch, *current);
   } else if (mine == nullptr) {
     // Of a batch whose tensors change some senders may have the new ones and some not yet.
     sight.group_is_new =
@@ -79,11 +79,7 @@ void Generations::note_end(GroupPtr senders, GroupPtr readers) {
 }
 
 bool Generations::is_there(const Group& group, Rank rank) const {
-  const BatchMember& then = *group.members.at(rank);
-  return std::ranges::any_of(then.ends, [&](const End& end) {
-    const auto now = self_.context.catalog.registration(self_.key.batch, end, rank);
-    return now != nullptr && now->failed.empty() && now->registration == then.registration;
-  });
+  return self_.context.catalog.has(self_.key.batch, rank, group.members.at(rank)->registration);
 }
 
 bool Generations::may_join(Rank reader) const {

@@ -62,12 +62,13 @@ void Matching::look(bool registering) {
   }
   known_.merge(catalog.outlived(batch, self_.key.rank, self_.record.registration));
   if (self_.one_way(Direction::send)) pass_over_failed_receivers();
-  GroupFinding own = find_group(catalog, batch, self_.record.ends, known_);
+  GroupFinding own = own_search_.find(catalog, batch, self_.record.ends, known_);
   GroupFinding remote = find_remote();
   note_own_end(own);
   drop_if_mixed(own, Direction::send);
   if (!self_.shelved()) drop_if_mixed(remote, Direction::recv);
-  take_groups(std::move(own), std::move(remote));
+  unexplained_ = own.in_short || remote.in_short;
+  take_groups(own, remote);
   if (!remote_) self_.missing += why_unfit_;
   if (own_ && self_.shelved()) check_own();
   if (!own_ || !remote_) return;
@@ -80,21 +81,49 @@ void Matching::look(bool registering) {
 GroupFinding Matching::find_remote() {
   const Catalog& catalog = self_.context.catalog;
   const std::string& batch = self_.key.batch;
-  if (!self_.shelved()) return find_group(catalog, batch, remote_ends(self_.record), known_);
-  if (self_.one_way(Direction::send)) return {};
+  if (self_.shelved()) return self_.one_way(Direction::send) ? GroupFinding() : find_shelves();
+  return remote_search_.find(catalog, batch, remote_ends(self_.record), known_);
+}
+
+void Matching::explain() {
+  if (!std::exchange(unexplained_, false)) return;
+  const Catalog& catalog = self_.context.catalog;
+  const std::string& batch = self_.key.batch;
+  try {
+    GroupFinding own = find_group(catalog, batch, self_.record.ends, known_);
+    drop_if_mixed(own, Direction::send);
+    GroupFinding remote = find_remote();
+    if (!self_.shelved()) {
+      remote = find_group(catalog, batch, remote_ends(self_.record), known_);
+      drop_if_mixed(remote, Direction::recv);
+    }
+    self_.missing = what_is_missing(own, remote) + (remote_ ? "" : why_unfit_);
+  } catch (const Error& error) {
+    self_.missing = error.what();
+  }
+}
+
+GroupFinding Matching::find_shelves() {
+  const Catalog& catalog = self_.context.catalog;
+  const std::string& batch = self_.key.batch;
+  if (shelves_seen_ == catalog.shelves_revision()) return shelves_found_;
+  shelves_seen_.reset();
   GroupFinding finding;
   finds_shelves_ = false;
   finding.missing = fmt::format("nobody has published \"{}\" yet", batch);
   for (const std::int64_t generation : catalog.shelved_generations(batch)) {
     Catalog shelves = catalog.shelved(batch, generation);
-    GroupFinding found = find_group(shelves, batch, remote_ends(self_.record));
+    const GroupFinding found = find_group(shelves, batch, remote_ends(self_.record));
     finding.missing = found.missing;
     if (!found.group) continue;
     shelved_generation_ = generation;
     shelves_ = std::move(shelves);
     finds_shelves_ = true;
-    return found;
+    finding.group = found.group;
+    break;
   }
+  shelves_seen_ = catalog.shelves_revision();
+  shelves_found_ = finding;
   return finding;
 }
 
@@ -133,16 +162,24 @@ void Matching::drop_if_mixed(GroupFinding& finding, Direction direction) const {
   finding.group.reset();
 }
 
-void Matching::take_groups(GroupFinding own, GroupFinding remote) {
-  self_.missing = own.missing;
-  if (!own.missing.empty() && !remote.missing.empty()) self_.missing += "; ";
-  self_.missing += remote.missing;
+std::string Matching::what_is_missing(const GroupFinding& own, const GroupFinding& remote) const {
+  const bool both = !own.missing.empty() && !remote.missing.empty();
+  return own.missing + (both ? "; " : "") + remote.missing;
+}
+
+void Matching::take_groups(const GroupFinding& own, const GroupFinding& remote) {
+  self_.missing = what_is_missing(own, remote);
   // The record of this rank may still be an older one: the store has not told of the new one yet.
+  const auto take = [](GroupPtr& known, GroupPtr found) {
+    if (found == nullptr) return;
+    take_group(found, known);
+    known = found;
+  };
   if (own.group &&
       own.group->members.at(self_.key.rank)->registration == self_.record.registration) {
-    take_group(own_, own.group);
+    take(own_, own.group);
   }
-  take_group(remote_, remote.group);
+  take(remote_, remote.group);
   drop_if_failed(own_, known_);
   drop_if_failed(remote_, known_);
 }
@@ -179,6 +216,7 @@ void Matching::match(std::vector<std::pair<Rank, std::uint64_t>> now, bool regis
 // Those that did not fit, which ends no send; but not those of ranks that cannot take part at all.
 void Matching::pass_over_failed_receivers() {
   why_unfit_.clear();
+  if (!self_.context.catalog.has_failed(self_.key.batch)) return;
   for (const End& end : remote_ends(self_.record)) {
     for (const auto& [rank, member] : self_.context.catalog.members(end)) {
       const auto batch = self_.context.catalog.registration(self_.key.batch, end, rank);
@@ -219,7 +257,7 @@ void Matching::dispute_all() {
 
 Status Matching::sender_refuses() {
   const Catalog& catalog = self_.context.catalog;
-  if (self_.shelved()) return {};
+  if (self_.shelved() || !catalog.has_failed(self_.key.batch)) return {};
   for (const End& end : remote_ends(self_.record)) {
     for (const auto& [rank, member] : catalog.members(end)) {
       const auto batch = catalog.registration(self_.key.batch, end, rank);

@@ -20,6 +20,8 @@ class Matching {
   // gone. Throws Error when this registration can never be complete: FailedElsewhere if another
   // rank has said so.
   void look(bool registering);
+  // Whoever is missing is found out when somebody asks: into the registration's `missing`.
+  void explain();
   // Why a sender takes no part any more, if its refusal was not told yet.
   Status sender_refuses();
   // This registration has failed: all registrations that it sees are those that it did not fit.
@@ -54,8 +56,10 @@ class Matching {
   }
 
  private:
-  void take_groups(GroupFinding own, GroupFinding remote);
+  void take_groups(const GroupFinding& own, const GroupFinding& remote);
   GroupFinding find_remote();
+  GroupFinding find_shelves();
+  std::string what_is_missing(const GroupFinding& own, const GroupFinding& remote) const;
   void check_own() const;
   void note_own_end(const GroupFinding& own);
   void drop_if_mixed(GroupFinding& finding, Direction direction) const;
@@ -69,12 +73,17 @@ class Matching {
   KnownFailures known_;  // registrations that had failed before this one
   KnownFailures disputed_;
   std::optional<Generation> own_end_;
+  GroupSearch own_search_;
+  GroupSearch remote_search_;
   GroupPtr own_;
   GroupPtr remote_;
-  std::string why_unfit_;  // the receivers that have failed; for messages
+  bool unexplained_ = false;  // ranks are missing, and nobody has looked which
+  std::string why_unfit_;     // the receivers that have failed; for messages
   std::int64_t shelved_generation_ = 0;
   Catalog shelves_;
   bool finds_shelves_ = false;
+  std::optional<Catalog::ShelvesRevision> shelves_seen_;
+  GroupFinding shelves_found_;
   Status can_send_;
   Status can_recv_;
   std::vector<Rank> readers_;

@@ -20,6 +20,7 @@ std::vector<TensorView> ordered(const ItemOrder& order, std::span<const TensorVi
 }
 
 void OwnRegistration::show_record() const {
+  context.records_changed = true;
   context.directory.publish(to_text(key), encode(record));
 }
 

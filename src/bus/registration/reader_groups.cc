@@ -6,11 +6,6 @@
 
 namespace tensorbus::bus {
 
-void take_group(GroupPtr& known, std::optional<Group>& found) {
-  if (!found || (known != nullptr && known->is(*found))) return;
-  known = std::make_shared<const Group>(*std::move(found));
-}
-
 Serving& ReaderGroups::serving(const GroupPtr& sources, const GroupPtr& targets) {
   std::unique_ptr<Serving>& known = servings_[targets->name];
   if (known == nullptr || !known->is_between(sources, targets)) {
@@ -45,16 +40,15 @@ std::optional<ReaderGroups::Served> ReaderGroups::serve(const Catalog& catalog,
 GroupPtr ReaderGroups::group_of(const Catalog& catalog, const BatchKey& key,
                                 const BatchMember& reader, const KnownFailures& known,
                                 const GroupPtr& expected) {
-  GroupFinding found = find_group(catalog, key.batch, reader.ends, known);
-  GroupPtr& last = groups_[reader.ends];
-  if (found.group) {
-    if (expected != nullptr && expected->is(*found.group)) return expected;
-    take_group(last, found.group);
-    return last;
+  Known& here = groups_[reader.ends];
+  if (GroupPtr found = here.search.find(catalog, key.batch, reader.ends, known).group) {
+    take_group(found, expected);
+    if (found != expected) here.last = found;
+    return found;
   }
   // Other readers of its side may have done their part and left; this reader made its plan when
   // they were there.
-  for (const GroupPtr& group : {expected, last}) {
+  for (const GroupPtr& group : {expected, here.last}) {
     if (group == nullptr) continue;
     const auto then = group->members.find(key.rank);
     if (then != group->members.end() && *then->second == reader) return group;

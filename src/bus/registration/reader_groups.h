@@ -6,7 +6,7 @@
 #include <optional>
 #include <vector>
 
-#include "bus/match/match.h"
+#include "bus/match/group_search.h"
 #include "bus/match/serving.h"
 #include "bus/round/messages.h"
 
@@ -36,11 +36,12 @@ class ReaderGroups {
                     const KnownFailures& known, const GroupPtr& expected);
 
   const Rank rank_;
-  std::map<std::vector<End>, GroupPtr> groups_;       // who has subscribed, by its ends
+  struct Known {
+    GroupSearch search;
+    GroupPtr last{};  // that was there, unless it was expected
+  };
+  std::map<std::vector<End>, Known> groups_;          // who has subscribed, by its ends
   std::map<End, std::unique_ptr<Serving>> servings_;  // the last, by the readers' group
 };
-
-// The group that is known stays if nothing has changed: what was made from it is not made again.
-void take_group(GroupPtr& known, std::optional<Group>& found);
 
 }  // namespace tensorbus::bus

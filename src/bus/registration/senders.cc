@@ -14,17 +14,10 @@ const Sender* place_in(const Generation* generation, Rank rank, const BatchMembe
   return here ? &found->second : nullptr;
 }
 
-std::optional<Rank> who_left(const Catalog& catalog, const std::string& batch, const Group& group,
+std::optional<Rank> who_left(const Catalog& catalog, const std::string& batch,
                              const Generation& generation) {
   for (const auto& [rank, sender] : generation.senders) {
-    std::shared_ptr<const BatchMember> now;
-    for (const auto& [end, side] : group.sides) {
-      if (now == nullptr) now = catalog.registration(batch, end, rank);
-    }
-    if (now == nullptr || !now->failed.empty() ||
-        Sender{now->incarnation, now->registration} != sender) {
-      return rank;
-    }
+    if (!catalog.has(batch, rank, sender)) return rank;
   }
   return std::nullopt;
 }

@@ -14,7 +14,7 @@ namespace tensorbus::bus {
 const Sender* place_in(const Generation* generation, Rank rank, const BatchMember& member);
 
 // A sender of the generation that is registered otherwise now, or not at all.
-std::optional<Rank> who_left(const Catalog& catalog, const std::string& batch, const Group& group,
+std::optional<Rank> who_left(const Catalog& catalog, const std::string& batch,
                              const Generation& generation);
 std::string is_gone(Rank rank);
 

@@ -59,6 +59,7 @@ struct Context {
   TimePoint now{};
   Status store_is_away{};         // and why, or ok
   std::int64_t copy_threads = 0;  // what workers are told; 0: nothing
+  bool records_changed = false;   // in this step: those of others, or what this rank shows of them
 
   void at(Step step) const {
     if (reached) reached(step);

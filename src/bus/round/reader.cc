@@ -137,6 +137,12 @@ void Reader::on_lost(const PeerConnectionPtr& connection, const Status& why) {
   }
 }
 
+bool Reader::is_for(const PeerConnectionPtr& connection, const AgentMessage& message) const {
+  return knows(message.serial) && std::ranges::any_of(sources_, [&](const auto& each) {
+           return each.second.connection == connection;
+         });
+}
+
 void Reader::on_message(const PeerConnectionPtr& connection, const AgentMessage& message) {
   if (message.generation != plan_.generation) return;
   const auto found = std::ranges::find_if(

@@ -99,6 +99,8 @@ class Reader : public std::enable_shared_from_this<Reader> {
   bool knows(std::uint64_t serial) const noexcept {
     return phase_ != Phase::idle && serial == serial_;
   }
+  // A source of this rank itself has another connection.
+  bool is_for(const PeerConnectionPtr& connection, const AgentMessage& message) const;
   void on_message(const PeerConnectionPtr& connection, const AgentMessage& message);
 
   // Skips rounds that must be skipped and, if a recv is wanted and none runs, starts one as soon as

@@ -63,6 +63,12 @@ void Source::restage(std::uint64_t serial, Memory memory) {
   if (subscription.wants_to_join) on_join(subscription, serial);
 }
 
+bool Source::is_for(const PeerConnectionPtr& connection, const AgentMessage& message) const {
+  if (message.generation != generation_) return false;
+  const auto found = subscriptions_.find(message.serial);
+  return found != subscriptions_.end() && found->second.connection == connection;
+}
+
 void Source::on_message(const PeerConnectionPtr& connection, const AgentMessage& message) {
   const auto found = subscriptions_.find(message.serial);
   if (found == subscriptions_.end() || found->second.connection != connection) return;

@@ -25,6 +25,7 @@ class Source {
 
   std::int64_t generation() const noexcept { return generation_; }
   bool knows(std::uint64_t serial) const { return subscriptions_.contains(serial); }
+  bool is_for(const PeerConnectionPtr& connection, const AgentMessage& message) const;
 
   // What a reader finds in the memory of this source.
   struct Memory {

@@ -27,6 +27,12 @@ void Chair::follow(const Group& side, bool leads) {
   agreement_.set_members(std::move(members));
 }
 
+bool Chair::is_for(const PeerConnectionPtr& connection, const AgentMessage& message) const {
+  const auto* proposal = std::get_if<Propose>(&message.body);
+  if (proposal != nullptr) return proposal->to == self_.record.registration;
+  return seat_of(connection, message.serial) != seats_.end();
+}
+
 void Chair::take(const PeerConnectionPtr& connection, const AgentMessage& message) {
   if (std::holds_alternative<Propose>(message.body)) return take_proposal(connection, message);
   const auto seat = seat_of(connection, message.serial);

@@ -20,6 +20,7 @@ class Chair {
   // `leads`: this rank is the lowest of the side.
   void follow(const Group& side, bool leads);
   // PROPOSE, VOTE or GIVE UP. This rank's own come without a connection.
+  bool is_for(const PeerConnectionPtr& connection, const AgentMessage& message) const;
   void take(const PeerConnectionPtr& connection, const AgentMessage& message);
   void on_lost(const PeerConnectionPtr& connection);
   void step();

@@ -182,8 +182,16 @@ void JointPull::end(const Outcome& outcome) {
 
 void JointPull::close() { chair_.close(); }
 
+bool JointPull::is_own(const PeerConnectionPtr& connection, const AgentMessage& message) const {
+  return runs() && connection == connection_ && message.serial == serial_;
+}
+
+bool JointPull::is_for(const PeerConnectionPtr& connection, const AgentMessage& message) const {
+  return is_own(connection, message) || chair_.is_for(connection, message);
+}
+
 void JointPull::on_message(const PeerConnectionPtr& connection, const AgentMessage& message) {
-  const bool ours = runs() && connection == connection_ && message.serial == serial_;
+  const bool ours = is_own(connection, message);
   std::visit(Overloaded{
                  [&](const OneOf<Propose, Vote> auto&) { chair_.take(connection, message); },
                  [&](const GiveUp&) { ours ? hear(message) : chair_.take(connection, message); },

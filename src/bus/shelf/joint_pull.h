@@ -34,6 +34,8 @@ class JointPull {
   // Empty: nobody but the senders.
   std::string waits_for() const;
 
+  // Whether the message is of the pull that runs, or of one that this rank decides on.
+  bool is_for(const PeerConnectionPtr& connection, const AgentMessage& message) const;
   void on_message(const PeerConnectionPtr& connection, const AgentMessage& message);
   void on_lost(const PeerConnectionPtr& connection, const Status& why);
   TimePoint wake_at() const noexcept;
@@ -41,6 +43,7 @@ class JointPull {
  private:
   bool leads() const noexcept { return lowest_.first == self_.key.rank; }
   bool runs() const noexcept { return serial_ != 0; }
+  bool is_own(const PeerConnectionPtr& connection, const AgentMessage& message) const;
   bool reaches_lowest() const noexcept {
     return leads() || (connection_ != nullptr && connection_->up());
   }

@@ -39,6 +39,8 @@ class Publishing {
   void close(const Status& why, Parting parting);
 
   void step();
+  // A version waits in vain for its generation, and ends with the next step.
+  bool is_late() const noexcept { return early_ && early_->deadline.at() <= self_.context.now; }
   TimePoint wake_at() const;
   // Nothing if none waits.
   std::string current() const { return waiting_ || early_ ? "publish" : ""; }

@@ -105,6 +105,12 @@ void Puller::on_lost(const PeerConnectionPtr& connection, const Status& why) {
   }
 }
 
+bool Puller::is_for(const PeerConnectionPtr& connection, const AgentMessage& message) const {
+  return knows(message.serial) && std::ranges::any_of(sources_, [&](const auto& each) {
+           return each.second.connection == connection;
+         });
+}
+
 void Puller::on_message(const PeerConnectionPtr& connection, const AgentMessage& message) {
   if (message.generation != plan_.generation) return;
   const auto found = std::ranges::find_if(

@@ -44,6 +44,8 @@ class Puller : public std::enable_shared_from_this<Puller> {
   void on_up(const PeerConnectionPtr& connection);
   void on_lost(const PeerConnectionPtr& connection, const Status& why);
   bool knows(std::uint64_t serial) const noexcept { return !idle() && serial == serial_; }
+  // A shelf of this rank itself has another connection.
+  bool is_for(const PeerConnectionPtr& connection, const AgentMessage& message) const;
   void on_message(const PeerConnectionPtr& connection, const AgentMessage& message);
 
   // What the sources have that is wanted.

@@ -180,6 +180,11 @@ TimePoint Pulling::wake_at() const {
   return at;
 }
 
+bool Pulling::is_for(const PeerConnectionPtr& connection, const AgentMessage& message) const {
+  return (puller_ != nullptr && puller_->is_for(connection, message)) ||
+         joint_.is_for(connection, message);
+}
+
 void Pulling::on_message(const PeerConnectionPtr& connection, const AgentMessage& message) {
   joint_.on_message(connection, message);
   if (puller_ != nullptr && puller_->knows(message.serial)) {

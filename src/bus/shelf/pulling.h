@@ -44,6 +44,7 @@ class Pulling {
 
   void step();
   TimePoint wake_at() const;
+  bool is_for(const PeerConnectionPtr& connection, const AgentMessage& message) const;
   void on_message(const PeerConnectionPtr& connection, const AgentMessage& message);
   void on_up(const PeerConnectionPtr& connection);
   void on_lost(const PeerConnectionPtr& connection, const Status& why);

@@ -81,7 +81,9 @@ void Shelf::look_at_common() {
 }
 
 void Shelf::show() const {
-  if (served()) context_.directory.publish(to_text(ShelfKey{key_}), encode(record_));
+  if (!served()) return;
+  context_.records_changed = true;
+  context_.directory.publish(to_text(ShelfKey{key_}), encode(record_));
 }
 
 void Shelf::step() {
@@ -129,6 +131,13 @@ void Shelf::serve(const PeerConnectionPtr& connection, std::uint64_t serial, con
 void Shelf::follow(const PeerConnectionPtr& connection, const AgentMessage& message) {
   if (!herald_.is_first()) return;
   herald_.add_follower(connection, message.serial, std::get<Follow>(message.body));
+}
+
+bool Shelf::is_for(const PeerConnectionPtr& connection, const AgentMessage& message) const {
+  if (message.generation != generation()) return false;
+  const auto found = subscriptions_.find(message.serial);
+  return (found != subscriptions_.end() && found->second.connection == connection) ||
+         herald_.knows(connection, message.serial);
 }
 
 void Shelf::on_message(const PeerConnectionPtr& connection, const AgentMessage& message) {

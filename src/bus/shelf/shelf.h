@@ -34,6 +34,7 @@ class Shelf {
   const BatchKey& key() const noexcept { return key_; }
   std::int64_t generation() const noexcept { return record_.generation; }
   const GroupPtr& senders() const noexcept { return senders_; }
+  const BatchMember& member() const noexcept { return record_.member; }
   const Slots& slots() const noexcept { return slots_; }
   // All senders have had a version: readers find it.
   bool served() const noexcept { return slots_.common() != 0; }
@@ -57,6 +58,7 @@ class Shelf {
 
   Taken subscribe(const PeerConnectionPtr& connection, const AgentMessage& message);
   void follow(const PeerConnectionPtr& connection, const AgentMessage& message);
+  bool is_for(const PeerConnectionPtr& connection, const AgentMessage& message) const;
   void on_message(const PeerConnectionPtr& connection, const AgentMessage& message);
   void on_up(const PeerConnectionPtr& connection) { herald_.on_up(connection); }
   void on_lost(const PeerConnectionPtr& connection);

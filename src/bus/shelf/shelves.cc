@@ -51,7 +51,9 @@ Taken Shelves::take(const PeerConnectionPtr& connection, const AgentMessage& mes
 }
 
 void Shelves::on_message(const PeerConnectionPtr& connection, const AgentMessage& message) {
-  for (const auto& shelf : shelves_) shelf->on_message(connection, message);
+  Shelf* shelf =
+      routes_.find(connection, message, shelves_, [](const auto& each) -> Shelf& { return *each; });
+  if (shelf != nullptr) shelf->on_message(connection, message);
 }
 
 void Shelves::on_up(const PeerConnectionPtr& connection) {
@@ -59,6 +61,7 @@ void Shelves::on_up(const PeerConnectionPtr& connection) {
 }
 
 void Shelves::on_lost(const PeerConnectionPtr& connection) {
+  routes_.forget(*connection);
   for (const auto& shelf : shelves_) shelf->on_lost(connection);
 }
 
@@ -78,6 +81,7 @@ void Shelves::step() {
 
 void Shelves::end(const std::shared_ptr<Shelf>& shelf, const std::string& why) {
   shelf->end(why);
+  routes_.forget(*shelf);
   std::erase(shelves_, shelf);
 }
 
@@ -110,6 +114,7 @@ void Shelves::show_all() const {
 
 void Shelves::close() {
   for (const auto& shelf : std::exchange(shelves_, {})) {
+    routes_.forget(*shelf);
     shelf->end("the agent stops");
     if (shelf->served()) context_.directory.withdraw(to_text(ShelfKey{shelf->key()}));
   }

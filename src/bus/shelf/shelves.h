@@ -7,6 +7,7 @@
 #include <memory>
 #include <vector>
 
+#include "bus/registration/routes.h"
 #include "bus/shelf/shelf.h"
 
 namespace tensorbus::bus {
@@ -23,6 +24,8 @@ class Shelves {
   // The highest version that this rank ever began to publish, with whatever worker.
   void note_begun(const BatchKey& key, std::int64_t version);
   std::int64_t last_begun(const BatchKey& key) const;
+
+  const std::vector<std::shared_ptr<Shelf>>& all() const noexcept { return shelves_; }
 
   // SUBSCRIBE or FOLLOW.
   Taken take(const PeerConnectionPtr& connection, const AgentMessage& message);
@@ -43,6 +46,7 @@ class Shelves {
   Context& context_;
   const Duration retain_;
   std::vector<std::shared_ptr<Shelf>> shelves_;
+  Routes<Shelf> routes_;
   std::map<BatchKey, std::int64_t> begun_;
 };
 

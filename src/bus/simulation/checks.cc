@@ -106,9 +106,18 @@ void Checks::on_store(const std::string& key, const std::optional<std::string>& 
                  [&](const GenerationKey& generation) {
                    on_generation(generation, decode_generation(*value));
                  },
+                 [&](const ListKey& list) { on_list(list, *value); },
                  [](const OneOf<AgentKey, CallerKey, PairKey, VersionKey, ShelfKey> auto&) {},
              },
              *parsed);
+}
+
+void Checks::on_list(const ListKey& key, const std::string& bytes) {
+  try {
+    read_list(key.hash, bytes);
+  } catch (const Error& error) {
+    violate_("I28", fmt::format("{}: {}", to_text(key), error.what()));
+  }
 }
 
 void Checks::on_batch_record(const BatchKey& key, std::uint64_t registration) {
@@ -277,6 +286,20 @@ void Checks::count_join(Line line, const AgentMessage& message) {
   }
 }
 
+// A list of tensors that no record refers to.
+bool Checks::is_of_nobody(const RecordKey& key) const {
+  const auto* list = std::get_if<ListKey>(&key);
+  if (list == nullptr) return false;
+  return std::ranges::none_of(cluster_.store().values, [&](const auto& each) {
+    const auto other = parse_key(each.first);
+    if (other && std::holds_alternative<BatchKey>(*other)) {
+      return decode_batch_member(each.second).tensors.id.hash == list->hash;
+    }
+    return other && std::holds_alternative<ShelfKey>(*other) &&
+           decode_shelf_record(each.second).member.tensors.id.hash == list->hash;
+  });
+}
+
 void Checks::at_rest() {
   for (const auto& [rank, rounds] : open_) {
     if (!rounds.empty()) {
@@ -285,7 +308,8 @@ void Checks::at_rest() {
   }
   for (const auto& [key, value] : cluster_.store().values) {
     const auto parsed = parse_key(key);
-    if (parsed && std::holds_alternative<BatchKey>(*parsed)) {
+    if (!parsed) continue;
+    if (std::holds_alternative<BatchKey>(*parsed) || is_of_nobody(*parsed)) {
       violate_("I9", "the record " + key + " is left over");
     }
   }

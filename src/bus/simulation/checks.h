@@ -75,6 +75,8 @@ class Checks {
   using Line = std::pair<Rank, Rank>;  // source, reader
 
   void on_store(const std::string& key, const std::optional<std::string>& value);
+  void on_list(const ListKey& key, const std::string& bytes);
+  bool is_of_nobody(const RecordKey& key) const;
   void on_batch_record(const BatchKey& key, std::uint64_t registration);
   void on_generation(const GenerationKey& key, const Generation& generation);
   void look(const fabric::MemoryWord& now, std::optional<Rank> acted);

@@ -34,6 +34,12 @@ SimulatedStore::Client::~Client() {
 void SimulatedStore::Client::publish(std::string key, std::string value) {
   if (loss_untold_) return;
   requests_.push_back({true, [this, key = std::move(key), value = std::move(value)] {
+                         if (store_.refuses && store_.refuses(key)) {
+                           const Status why{Code::invalid_argument, "it is too large"};
+                           return pending_.push_back(Refused{key, why});
+                         }
+                         // A key lapses with whoever published it last.
+                         for (Client* client : store_.clients) client->published_.erase(key);
                          published_[key] = value;
                          store_.set(key, value);
                        }});

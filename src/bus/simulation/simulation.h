@@ -41,6 +41,7 @@ class SimulatedStore {
   std::vector<Client*> clients;
   // Told of every change, before anybody else.
   std::function<void(const std::string& key, const std::optional<std::string>& value)> watcher;
+  std::function<bool(const std::string& key)> refuses;  // to publish it; may be empty
 
   void set(const std::string& key, std::optional<std::string> value);
 };

@@ -25,7 +25,7 @@ Report run(std::uint64_t seeds, const Faults& faults) {
   return sum;
 }
 
-constexpr std::size_t all_faults_count = 16;  // kinds
+constexpr std::size_t all_faults_count = 17;  // kinds
 
 bool is_long() { return config::variable("TENSORBUS_TEST_LONG").has_value(); }
 

@@ -4,6 +4,7 @@
 #include <array>
 #include <limits>
 
+#include "bus/directory/records.h"
 #include "bus/simulation/shelf_user.h"
 
 namespace tensorbus::bus::simulation {
@@ -341,7 +342,7 @@ void World::hurt_lines(Rank rank, Node& node) {
     set.insert(what);
     hit(name, rank);
   };
-  const auto kind = cluster.random(7);
+  const auto kind = cluster.random(8);
   if (other == rank && kind != 0 && kind != 3 && kind != 4) return;
   if (kind == 0) {
     if (faults_.slow) toggle(weather.slow, rank, "slow copies");
@@ -355,10 +356,24 @@ void World::hurt_lines(Rank rank, Node& node) {
     toggle(weather.cut, Weather::line(rank, other), "partition");
   } else if (kind == 3) {
     toggle(weather.far, rank, "partition from the store");
+  } else if (kind == 5) {
+    lose_list(rank);
   } else {
     hit("drop", rank);
     node.disconnect(other);
   }
+}
+
+// The store loses one, as if whoever leases it had lapsed; others refer to it still.
+void World::lose_list(Rank rank) {
+  std::vector<std::string> lists;
+  for (const auto& [key, value] : cluster.store().values) {
+    const auto parsed = parse_key(key);
+    if (parsed && std::holds_alternative<ListKey>(*parsed)) lists.push_back(key);
+  }
+  if (lists.empty()) return;
+  hit("loss of a list", rank);
+  cluster.store().set(lists[cluster.random(lists.size())], std::nullopt);
 }
 
 void World::heal() {

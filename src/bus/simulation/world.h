@@ -224,6 +224,7 @@ class World {
   void hurt_process(User& user, Node& node);
   void hurt_agent(Rank rank, Node& node);
   void hurt_lines(Rank rank, Node& node);
+  void lose_list(Rank rank);
   void heal();
   void finish();
   std::vector<std::unique_ptr<User>> users_;

@@ -1,0 +1,36 @@
+// The lists of tensors that an agent has seen in the store. Each is read once, when a record that
+// refers to it is first looked at.
+#pragma once
+
+#include <cstdint>
+#include <map>
+#include <memory>
+#include <optional>
+#include <string>
+
+#include "bus/directory/records.h"
+
+namespace tensorbus::bus {
+
+class TensorLists {
+ public:
+  void apply(const ListKey& key, const std::optional<std::string>& value);
+  // Null: not all its parts are there. A list that somebody still holds is known without them.
+  TensorListPtr find(const TensorListId& id);
+  // All its parts are in the store, and they are what its key names.
+  bool is_stored(const TensorListId& id);
+
+ private:
+  struct Stored {
+    std::map<std::uint32_t, std::string> parts;
+    // Looked at, since a part has changed; null: the bytes are others than those of the key.
+    std::optional<TensorListPtr> read{};
+  };
+
+  TensorListPtr read(const TensorListId& id);
+
+  std::map<ListHash, Stored> stored_;
+  std::map<ListHash, std::weak_ptr<const TensorList>> known_;
+};
+
+}  // namespace tensorbus::bus
