@@ -5,6 +5,7 @@
 #include <cstring>
 
 #include "copy/convert.h"
+#include "copy/prefetch.h"
 
 #undef HWY_TARGET_INCLUDE
 #define HWY_TARGET_INCLUDE "copy/simd.cc"
@@ -112,6 +113,16 @@ std::size_t until_aligned(const std::byte* to, std::size_t vector_bytes, std::si
   return std::min(count, (vector_bytes - past) / sizeof(To));
 }
 
+// Beside stores that go past the caches the processor does not read far enough ahead by itself.
+// What is asked for past the end is not read.
+constexpr std::size_t read_ahead = 2048;
+constexpr std::size_t cache_line = 64;
+constexpr std::size_t vectors_at_once = 4;
+
+void ask_for_next(const std::byte* from, std::size_t bytes) {
+  for (std::size_t at = 0; at < bytes; at += cache_line) prefetch_to_read(from + read_ahead + at);
+}
+
 template <typename Kernel, Caches caches>
 void narrow(const std::byte* from, std::byte* to, std::size_t count) {
   const Half16 d;
@@ -120,6 +131,13 @@ void narrow(const std::byte* from, std::byte* to, std::size_t count) {
   if constexpr (caches == Caches::bypass) {
     done = until_aligned<std::uint16_t>(to, lanes * 2, count);
     convert_each<Kernel>(from, to, done);
+    const std::size_t step = vectors_at_once * lanes;
+    for (; done + step <= count; done += step) {
+      ask_for_next(from + done * 4, step * 4);
+      for (std::size_t at_lane = done; at_lane < done + step; at_lane += lanes) {
+        hn::Stream(Kernel::narrow(from + at_lane * 4), d, at<std::uint16_t>(to + at_lane * 2));
+      }
+    }
   }
   for (; done + lanes <= count; done += lanes) {
     const auto value = Kernel::narrow(from + done * 4);
@@ -140,6 +158,13 @@ void widen(const std::byte* from, std::byte* to, std::size_t count) {
   if constexpr (caches == Caches::bypass) {
     done = until_aligned<float>(to, lanes * 4, count);
     convert_each<Kernel>(from, to, done);
+    const std::size_t step = vectors_at_once * lanes;
+    for (; done + step <= count; done += step) {
+      ask_for_next(from + done * 2, step * 2);
+      for (std::size_t at_lane = done; at_lane < done + step; at_lane += lanes) {
+        hn::Stream(Kernel::widen(from + at_lane * 2), d, at<float>(to + at_lane * 4));
+      }
+    }
   }
   for (; done + lanes <= count; done += lanes) {
     const auto value = Kernel::widen(from + done * 2);
