@@ -32,7 +32,7 @@ void pass_on(Batch& batch, const Submission& submission, const QueryNewest&) {
 }
 
 void pass_on(Batch& batch, const Submission& submission, const QueryStage& command) {
-  batch.ask_stage(submission.id, command);
+  batch.exchange().queries().ask_stage(submission.id, command);
 }
 
 void pass_on(Batch& batch, const Submission& submission, const QuerySignal& command) {

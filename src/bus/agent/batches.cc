@@ -77,7 +77,7 @@ void Batches::put(const Submission& submission, const RegisterBatch& command,
   }
   place = std::make_unique<Batch>(context_, shelves_, key, submission.id.session,
                                   std::move(made.record), submission.loan, disputed_[name]);
-  place->set_staged(staged_of(command));
+  place->exchange().sending().set_staged(staged_of(command));
   place->register_for(submission.id, submission.deadline);
   refused_.erase(name);
   changed_.insert(command.batch);

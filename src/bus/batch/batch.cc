@@ -12,14 +12,16 @@ Batch::Batch(Context& context, Shelves& shelves, BatchKey key, std::uint64_t ses
     : self_{context, std::move(key), session, std::move(record), std::move(loan)},
       matching_(self_, std::move(disputed)),
       generations_(self_),
-      exchange_(self_, shelves) {}
+      exchange_(self_, shelves),
+      registering_(self_, matching_, generations_, exchange_),
+      following_(self_, matching_, generations_, exchange_) {}
 
 bool Batch::over() const noexcept {
   return self_.membership.presence == Presence::gone && !exchange_.reads();
 }
 
 std::string Batch::current() const {
-  if (registering_) return fmt::format("register_tensors \"{}\"", self_.key.batch);
+  if (registering_.waits()) return fmt::format("register_tensors \"{}\"", self_.key.batch);
   if (exchange_.empty()) return "";
   return fmt::format("{} of batch \"{}\"", exchange_.head(), self_.key.batch);
 }
@@ -37,10 +39,11 @@ void Batch::publish_as(std::uint64_t incarnation) {
 }
 
 Batch::Replaced Batch::replace(std::shared_ptr<Loan> loan, std::vector<bool> staged) {
-  if (!exchange_.empty() || registering_ || self_.membership.closing()) return Replaced::busy;
+  if (!exchange_.empty() || registering_.waits() || self_.membership.closing())
+    return Replaced::busy;
   if (!exchange_.sending().suits(*loan)) return Replaced::unsuitable;
   self_.loan = std::move(loan);
-  set_staged(std::move(staged));
+  exchange_.sending().set_staged(std::move(staged));
   exchange_.receiving().replace_memory();
   exchange_.pulling().replace_memory();
   exchange_.sending().replace_memory();
@@ -50,7 +53,7 @@ Batch::Replaced Batch::replace(std::shared_ptr<Loan> loan, std::vector<bool> sta
 // A recv or a pull waits for a registration that is made again with a restarted agent.
 // What is published waits for a registration that is made again with another agent.
 Status Batch::refuses(Direction direction, bool shelved) const {
-  const bool too_early = registering_ && direction == Direction::send && !shelved;
+  const bool too_early = registering_.waits() && direction == Direction::send && !shelved;
   if (self_.membership.closing() || too_early) {
     return {Code::invalid_argument,
             fmt::format("batch \"{}\" is not registered yet", self_.key.batch)};
@@ -92,12 +95,6 @@ void Batch::ask_newest(CommandId id) {
   self_.complete(id, std::move(outcome));
 }
 
-void Batch::ask_stage(CommandId id, const QueryStage& query) {
-  Outcome outcome;
-  outcome.stage = exchange_.sending().stage_types(query.min_readers);
-  self_.complete(id, std::move(outcome));
-}
-
 void Batch::transfer(CommandId id, const Transfer& transfer, Deadline deadline) {
   const bool sends = transfer.direction == Direction::send;
   if (const Status refused = refuses(transfer.direction, false); !refused.ok()) {
@@ -115,8 +112,8 @@ void Batch::transfer(CommandId id, const Transfer& transfer, Deadline deadline) 
 }
 
 bool Batch::cancel(CommandId id, const Status& why) {
-  if (!registering_ || registering_->id != id) return exchange_.cancel(id, why);
-  end_registering(why);
+  if (!registering_.waits_for(id)) return exchange_.cancel(id, why);
+  registering_.end(why);
   close(std::nullopt, why);
   return true;
 }
@@ -134,7 +131,7 @@ void Batch::close(std::optional<CommandId> id, const Status& why, Manner manner)
   const bool shown = self_.membership.presence == Presence::shown;
   const std::int64_t last = exchange_.answered();
   if (self_.shown_version) self_.context.directory.withdraw(to_text(VersionKey{self_.key}));
-  if (registering_) end_registering(why);
+  if (registering_.waits()) registering_.end(why);
   self_.happen(Closed{manner != Manner::lost ? std::optional(last) : std::nullopt});
   exchange_.close(why, manner == Manner::orderly ? Publishing::Parting::finished
                                                  : Publishing::Parting::back_soon);
@@ -164,6 +161,58 @@ void Batch::withdraw() {
   self_.context.directory.withdraw(to_text(self_.key));
 }
 
+void Batch::update() {
+  if (self_.membership.presence == Presence::leaving) follow_leaving();
+  if (self_.membership.presence != Presence::shown) return;
+  try {
+    look_at_groups();
+    following_.follow(registering_.waits());
+    const bool pulls = self_.shelved() && self_.one_way(Direction::recv);
+    if (pulls && misfit_.ok()) exchange_.pulling().follow(matching_);
+  } catch (const FailedElsewhere& error) {
+    return fail_registration(error.status(), false);
+  } catch (const Error& error) {
+    return fail_registration(error.status(), true);
+  }
+  registering_.check();
+}
+
+// A batch that is registered goes on with the groups that it knows, and sees by them who has left.
+void Batch::look_at_groups() {
+  try {
+    matching_.look(registering_.waits());
+    misfit_ = {};
+  } catch (const Error& error) {
+    if (registering_.waits()) throw;
+    misfit_ = error.status();
+    exchange_.pulling().fail(misfit_);
+  }
+  if (!exchange_.has(Direction::recv)) return;
+  if (const Status refused = matching_.sender_refuses(); !refused.ok()) {
+    exchange_.fail(Direction::recv, refused, std::nullopt);
+  }
+}
+
+void Batch::fail_registration(const Status& why, bool tell) {
+  if (!registering_.waits()) return;
+  matching_.dispute_all();
+  if (tell) {
+    // The others must know, and the ranks that register later.
+    self_.record.failed = why.message;
+    for (const auto& [rank, number] : matching_.disputed()) self_.record.unfit[number] = rank;
+    self_.show_record();
+  }
+  registering_.end(why);
+  close(std::nullopt, why);
+}
+
+void Batch::expire_registration() {
+  const std::optional<Status> late = registering_.lateness();
+  if (!late) return;
+  registering_.end(*late);
+  close(std::nullopt, *late);
+}
+
 Taken Batch::take(const PeerConnectionPtr& connection, const AgentMessage& message) {
   if (self_.shelved()) return Taken::no;
   return std::holds_alternative<Follow>(message.body)
@@ -180,7 +229,7 @@ void Batch::step() {
   exchange_.drop_source_if_unused();
   if (exchange_.receiving().is_past_end()) update();
   exchange_.queries().answer();
-  if (registering_) check_registered();
+  registering_.check();
   const bool gives_up =
       self_.context.now >= generations_.leaves_by() || !self_.context.store_is_away.ok();
   if (self_.membership.presence == Presence::leaving && gives_up) withdraw();
@@ -189,8 +238,7 @@ void Batch::step() {
 
 TimePoint Batch::wake_at() const {
   if (exchange_.busy()) return self_.context.now;
-  TimePoint at = exchange_.wake_at();
-  if (registering_) at = std::min(at, registering_->deadline.at());
+  TimePoint at = std::min(exchange_.wake_at(), registering_.deadline());
   if (self_.membership.presence == Presence::leaving) at = std::min(at, generations_.leaves_by());
   return at;
 }

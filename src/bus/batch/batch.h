@@ -1,6 +1,7 @@
 // One registration of a batch at this agent. Its parts: matching (which registrations there are,
-// and whether they fit), generations (with whom it counts its rounds) and exchange (its commands
-// and its two ends). Here is what one of them means for the others.
+// and whether they fit), generations (with whom it counts its rounds), exchange (its commands and
+// its two ends), the command that registers it, and what generations mean for its ends. Here is
+// what one of them means for the others.
 #pragma once
 
 #include <cstdint>
@@ -9,6 +10,8 @@
 #include <string>
 
 #include "bus/batch/exchange.h"
+#include "bus/batch/following.h"
+#include "bus/batch/registering.h"
 #include "bus/registration/generations.h"
 #include "bus/registration/matching.h"
 #include "bus/registration/own_registration.h"
@@ -33,12 +36,10 @@ class Batch {
   // What the head of the queue waits for; for the heartbeat.
   std::string current() const;
 
-  void register_for(CommandId id, Deadline deadline);
+  void register_for(CommandId id, Deadline deadline) { registering_.begin(id, deadline); }
   // Shows the registration to the others; the agent waits with it until an earlier one of the same
   // name has left.
   void announce();
-  // Of its items, those that the worker stages.
-  void set_staged(std::vector<bool> items) { exchange_.sending().set_staged(std::move(items)); }
   // Other memory to receive into, or to send from: not while it registers or closes, or a command
   // waits, or if readers have come that want other types.
   enum class Replaced : std::uint8_t { yes, busy, unsuitable };
@@ -52,7 +53,6 @@ class Batch {
   void shelve(CommandId id, const Shelve& shelve);
   void pull(CommandId id, const Pull& pull, Deadline deadline);
   void ask_newest(CommandId id);
-  void ask_stage(CommandId id, const QueryStage& query);
   // False: not one of its commands.
   bool cancel(CommandId id, const Status& why);
   // Ends everything; over() says when. `id` is completed then. Rounds that this rank has been
@@ -74,38 +74,20 @@ class Batch {
   TimePoint wake_at() const;
 
  private:
-  struct Waiting {
-    CommandId id;
-    Deadline deadline;
-  };
-
   void look_at_groups();
-  void follow_own_generation();
-  void follow_their_generation();
-  void begin_generation(const Generation& generation);
-  void end_unseen_generation(Generation ended);
-  void end_generation(const Generation& ended);
   void follow_leaving();
   void withdraw();
-  void check_registered();
-  bool meets_others();
-  bool has_shelf();
   Status refuses(Direction direction, bool shelved) const;
-  bool has_joined();
-  bool has_readers();
-  // What registering waits for; for messages.
-  std::string what_is_missing();
-  void end_registering(const Status& status);
   void expire_registration();
 
   OwnRegistration self_;
   Matching matching_;
   Generations generations_;
   Exchange exchange_;
-  std::optional<Waiting> registering_;
+  Registering registering_;
+  Following following_;
   std::optional<CommandId> close_id_;
-  std::vector<Rank> unsubscribed_;  // the readers that registering waits for
-  Status misfit_;                   // why this registration cannot pull what is published now
+  Status misfit_;  // why this registration cannot pull what is published now
   bool superseded_ = false;
 };
 

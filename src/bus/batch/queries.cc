@@ -69,6 +69,12 @@ std::string Queries::unpublished(std::optional<std::int64_t> round) const {
   return fmt::format("{}", fmt::join(reasons, ", and "));
 }
 
+void Queries::ask_stage(CommandId id, const QueryStage& query) {
+  Outcome outcome;
+  outcome.stage = sending_.stage_types(query.min_readers);
+  self_.complete(id, std::move(outcome));
+}
+
 void Queries::ask_versions(CommandId id, Deadline deadline) {
   if (!sending_.ask_versions() && !receiving_.ask_versions()) return answer_versions(id, {});
   asking_.push_back({id, sooner(deadline, Deadline(self_.context.now + patience_with_first))});

@@ -18,6 +18,7 @@ class Queries {
       : self_(self), sending_(sending), receiving_(receiving) {}
 
   void ask(CommandId id, const QuerySignal& query, Deadline deadline);
+  void ask_stage(CommandId id, const QueryStage& query);
   // Asks the first sender, if this rank can reach it.
   void ask_versions(CommandId id, Deadline deadline);
   // What it has answered.

@@ -1,0 +1,53 @@
+// The command that registers a batch: it is answered when the others have registered theirs, and
+// know of this one.
+#pragma once
+
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "bus/batch/exchange.h"
+#include "bus/registration/generations.h"
+#include "bus/registration/matching.h"
+#include "bus/registration/own_registration.h"
+
+namespace tensorbus::bus {
+
+class Registering {
+ public:
+  Registering(OwnRegistration& self, Matching& matching, Generations& generations,
+              Exchange& exchange)
+      : self_(self), matching_(matching), generations_(generations), exchange_(exchange) {}
+
+  void begin(CommandId id, Deadline deadline);
+  bool waits() const noexcept { return command_.has_value(); }
+  bool waits_for(CommandId id) const noexcept { return command_ && command_->id == id; }
+  TimePoint deadline() const noexcept {
+    return command_ ? command_->deadline.at() : TimePoint::max();
+  }
+  // Answers it if there is nothing left to wait for.
+  void check();
+  // What it still waits for, as an error, when it is late.
+  std::optional<Status> lateness();
+  void end(const Status& status);
+
+ private:
+  struct Command {
+    CommandId id;
+    Deadline deadline;
+  };
+
+  bool meets_others();
+  bool has_shelf();
+  bool has_joined();
+  bool has_readers();
+
+  OwnRegistration& self_;
+  Matching& matching_;
+  Generations& generations_;
+  Exchange& exchange_;
+  std::optional<Command> command_;
+  std::vector<Rank> unsubscribed_;  // the readers that it waits for
+};
+
+}  // namespace tensorbus::bus
