@@ -140,6 +140,21 @@ class LiarTest : public testing::Test {
     return std::async(std::launch::async,
                       [=] { return std::make_unique<T>(arguments..., options); });
   }
+
+  struct Company {
+    std::unique_ptr<Scheduler> scheduler;
+    std::unique_ptr<Server> server;
+    std::unique_ptr<Worker> worker;
+    std::unique_ptr<Liar> liar;
+  };
+  // One of each, and a liar who is the second in its role.
+  static Company meet(Role liars) {
+    auto [scheduler, options] = liars == Role::worker ? start(2, 1) : start(1, 2);
+    auto server = make<Server>(options, 0);
+    auto worker = make<Worker>(options, 0);
+    auto liar = make<Liar>(options, 1, liars);
+    return {std::move(scheduler), server.get(), worker.get(), liar.get()};
+  }
 };
 
 // proves: P8
@@ -149,13 +164,7 @@ TEST_F(LiarTest, AServerGoesOnWithoutAWorkerThatLies) {
     std::mt19937_64 random(static_cast<std::uint64_t>(seed));
     const std::string bytes = fabric::random_bytes(random, 10'000);
     Dice dice(bytes);
-    const auto [scheduler, options] = start(2, 1);
-    auto making_server = make<Server>(options, 0);
-    auto making_worker = make<Worker>(options, 0);
-    auto making_liar = make<Liar>(options, 1, Role::worker);
-    const auto server = making_server.get();
-    const auto worker = making_worker.get();
-    const auto liar = making_liar.get();
+    const auto [scheduler, server, worker, liar] = meet(Role::worker);
     std::vector<Request> batch;
     Tensor push(Dtype::uint8, {100});
     Tensor pull(Dtype::uint8, {100});
@@ -192,13 +201,7 @@ TEST_F(LiarTest, AWorkerSurvivesAServerThatLies) {
     std::mt19937_64 random(static_cast<std::uint64_t>(seed));
     const std::string bytes = fabric::random_bytes(random, 10'000);
     Dice dice(bytes);
-    const auto [scheduler, options] = start(1, 2);
-    auto making_server = make<Server>(options, 0);
-    auto making_worker = make<Worker>(options, 0);
-    auto making_liar = make<Liar>(options, 1, Role::server);
-    const auto server = making_server.get();
-    const auto worker = making_worker.get();
-    const auto liar = making_liar.get();
+    const auto [scheduler, server, worker, liar] = meet(Role::server);
     Tensor push(Dtype::uint8, {100});
     Tensor pull(Dtype::uint8, {100});
     Tensor other(Dtype::uint8, {100});
