@@ -10,6 +10,7 @@
 #include "base/log.h"
 #include "base/secret.h"
 #include "base/waiting.h"
+#include "push_pull/job/records.h"
 
 namespace tensorbus::push_pull {
 namespace {
@@ -26,37 +27,8 @@ constexpr Duration look_every = std::chrono::seconds(1);
 // How long the scheduler serves those who have not yet seen that all is over.
 constexpr Duration farewell = std::chrono::seconds(5);
 
-constexpr int largest_job = 100'000;
-
 // What stands at a rank's place while somebody takes it; no record begins so.
 constexpr std::string_view claim_mark = "?";
-
-struct JobRecord {
-  std::string id;
-  std::string secret;
-  int workers = 0;
-  int servers = 0;
-  int group_size = 0;
-};
-
-std::string encode(const JobRecord& record) {
-  Encoder encoder;
-  encoder.string(record.id).string(record.secret);
-  encoder.integer(record.workers).integer(record.servers).integer(record.group_size);
-  return std::move(encoder).bytes();
-}
-
-JobRecord decode(std::string_view bytes) {
-  Decoder decoder(bytes);
-  JobRecord record;
-  record.id = decoder.string();
-  record.secret = decoder.string();
-  record.workers = decoder.integer<int>();
-  record.servers = decoder.integer<int>();
-  record.group_size = decoder.integer<int>();
-  decoder.end();
-  return record;
-}
 
 std::string shape(int workers, int servers, int group_size) {
   return fmt::format("{} worker and {} server groups of {}", workers, servers, group_size);
@@ -132,7 +104,7 @@ void check(const Job& job, const Member& member) {
 void publish_job(Store& store, const Job& job, Deadline deadline) {
   const JobRecord record{to_hex(view(random_id())), to_hex(view(random_id())), job.workers,
                          job.servers, job.group_size};
-  store.set(std::array{Entry{job_key, encode(record)}}, deadline);
+  store.set(std::array{Entry{job_key, tensorbus::wire::write(record)}}, deadline);
 }
 
 void withdraw_job(Store& store, Deadline deadline) { store.erase(job_key, deadline); }
@@ -153,7 +125,7 @@ void Membership::find_job(const NodeOptions& options) {
   try {
     Condition published;
     published.key = job_key;
-    record = decode(store_->wait(published, options.deadline).value);
+    record = tensorbus::wire::read<JobRecord>(store_->wait(published, options.deadline).value);
   } catch (const Error& error) {
     if (error.code() != Code::timeout) throw;
     throw Error(Code::timeout,
@@ -438,7 +410,8 @@ void Membership::take(const StoreEvent& event) {
   const bool put = event.kind == StoreEvent::Kind::put;
   if (event.key == job_key) {
     // Withdrawn at the end; another one means another scheduler.
-    if (put && "push_pull/" + decode(event.value).id + "/" != prefix_) begin_of_another_job();
+    if (put && "push_pull/" + tensorbus::wire::read<JobRecord>(event.value).id + "/" != prefix_)
+      begin_of_another_job();
     return;
   }
   if (!event.key.starts_with(prefix_)) return;

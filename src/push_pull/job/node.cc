@@ -4,7 +4,6 @@
 
 #include <algorithm>
 
-#include "base/bytes.h"
 #include "base/config.h"
 #include "base/log.h"
 #include "fabric/route/address.h"
@@ -44,36 +43,6 @@ std::vector<os::IpAddress> hosts_of(Bind bind) try {
 
 }  // namespace
 
-std::string Node::encode(const Record& record) {
-  Encoder encoder;
-  encoder.integer(static_cast<std::uint8_t>(record.transport));
-  encoder.string(fabric::encode(record.address));
-  encoder.integer(static_cast<std::uint32_t>(record.hosts.size()));
-  for (const os::IpAddress& host : record.hosts) {
-    for (const std::uint8_t byte : host.bytes) encoder.integer(byte);
-  }
-  encoder.string(record.seat.machine);
-  encoder.integer(static_cast<std::uint32_t>(record.seat.cores.words.size()));
-  for (const std::uint64_t word : record.seat.cores.words) encoder.integer(word);
-  return std::move(encoder).bytes();
-}
-
-Node::Record Node::decode(const std::string& bytes) {
-  Decoder decoder(bytes);
-  Record record;
-  record.transport = static_cast<Transport>(decoder.integer<std::uint8_t>());
-  record.address = fabric::decode_address(decoder.string());
-  for (auto left = decoder.integer<std::uint32_t>(); left > 0; --left) {
-    os::IpAddress& host = record.hosts.emplace_back();
-    for (std::uint8_t& byte : host.bytes) byte = decoder.integer<std::uint8_t>();
-  }
-  record.seat.machine = decoder.string();
-  record.seat.cores.words.resize(decoder.count(sizeof(std::uint64_t)));
-  for (std::uint64_t& word : record.seat.cores.words) word = decoder.integer<std::uint64_t>();
-  decoder.end();
-  return record;
-}
-
 Node::Node(Role role, const NodeOptions& options, Client& client)
     : self_{role, options.rank},
       job_(options.job),
@@ -96,7 +65,11 @@ Member Node::other(int group) const {
           group * job_.group_size + self_.rank % job_.group_size};
 }
 
-bool Node::needs_network(const Record& other) const {
+NodeRecord Node::record_of(const Member& member) const {
+  return tensorbus::wire::read<NodeRecord>(membership_.record(member));
+}
+
+bool Node::needs_network(const NodeRecord& other) const {
   const bool here = other.address.identity.host == record_.address.identity.host;
   if (record_.transport == Transport::network || other.transport == Transport::network) return true;
   if (!here && record_.transport == Transport::shared_memory) {
@@ -115,13 +88,14 @@ void Node::meet_the_others(const NodeOptions& options) {
   };
   record_ = {
       options.transport, station_->address(), hosts_of(bind), {os::boot_id(), os::own_cores()}};
-  membership_.join(encode(record_), options.deadline);
+  membership_.join(tensorbus::wire::write(record_), options.deadline);
   membership_.wait_for_all(options.deadline);
 
   for (std::size_t group = 0; group < partners_.size(); ++group) {
-    others_.push_back(decode(membership_.record(other(static_cast<int>(group)))));
+    others_.push_back(record_of(other(static_cast<int>(group))));
   }
-  if (std::ranges::any_of(others_, [this](const Record& each) { return needs_network(each); })) {
+  if (std::ranges::any_of(others_,
+                          [this](const NodeRecord& each) { return needs_network(each); })) {
     open_network(options, bind());
   }
   Loop::Events& events = *this;
@@ -134,7 +108,7 @@ void Node::meet_the_others(const NodeOptions& options) {
 void Node::open_network(const NodeOptions& options, const std::string& bind) {
   fabric::NetworkOptions network{bind, {options.first_port, options.last_port}};
   network.hosts.emplace();
-  for (const Record& each : others_) {
+  for (const NodeRecord& each : others_) {
     network.hosts->insert(network.hosts->end(), each.hosts.begin(), each.hosts.end());
   }
   station_->open_network(std::move(network));
@@ -145,7 +119,7 @@ void Node::open_network(const NodeOptions& options, const std::string& bind) {
 std::vector<Seat> Node::seats() const {
   std::vector<Seat> seats;
   for (const Member& member : membership_.everybody()) {
-    if (member.role != Role::scheduler) seats.push_back(decode(membership_.record(member)).seat);
+    if (member.role != Role::scheduler) seats.push_back(record_of(member).seat);
   }
   return seats;
 }
@@ -153,7 +127,7 @@ std::vector<Seat> Node::seats() const {
 void Node::connect_all(Deadline deadline) {
   std::vector<fabric::Address> addresses;
   for (int group = 0; group < static_cast<int>(others_.size()); ++group) {
-    const Record& each = others_[static_cast<std::size_t>(group)];
+    const NodeRecord& each = others_[static_cast<std::size_t>(group)];
     addresses.push_back(needs_network(each)
                             ? fabric::decode_address(membership_.address(other(group), deadline))
                             : each.address);
@@ -194,7 +168,7 @@ void Node::on_up(const std::shared_ptr<fabric::Peer>& peer) {
     return add_partner(peer, group);
   }
   for (std::size_t group = 0; group < others_.size(); ++group) {
-    const Record& each = others_[group];
+    const NodeRecord& each = others_[group];
     if (each.address.identity.id != peer->identity().id || partners_[group] != nullptr) continue;
     return add_partner(peer, static_cast<int>(group));
   }

@@ -10,10 +10,10 @@
 #include "base/ticker.h"
 #include "fabric/core/pool.h"
 #include "fabric/route/station.h"
-#include "os/net/ip_address.h"
 #include "push_pull/job/loop.h"
 #include "push_pull/job/membership.h"
 #include "push_pull/job/partner.h"
+#include "push_pull/job/records.h"
 #include "tensorbus/push_pull.h"
 
 namespace tensorbus::push_pull {
@@ -36,8 +36,6 @@ class Node : private Loop::Events {
   ~Node() override;
 
   Loop& loop() noexcept { return *loop_; }
-  // By group.
-  std::span<const std::unique_ptr<Partner>> partners() const noexcept { return partners_; }
   fabric::Pool& pool() noexcept { return *pool_; }
   // Of the times of requests.
   const Ticker& ticker() const noexcept { return ticker_; }
@@ -47,17 +45,9 @@ class Node : private Loop::Events {
 
  private:
   // What a member tells the others.
-  struct Record {
-    Transport transport{};
-    fabric::Address address;
-    std::vector<os::IpAddress> hosts;  // that it may call from
-    Seat seat;
-  };
-  static std::string encode(const Record& record);
-  static Record decode(const std::string& bytes);
-
   void meet_the_others(const NodeOptions& options);
-  bool needs_network(const Record& other) const;
+  NodeRecord record_of(const Member& member) const;
+  bool needs_network(const NodeRecord& other) const;
   void connect_all(Deadline deadline);
   void open_network(const NodeOptions& options, const std::string& bind);
   std::vector<Seat> seats() const;
@@ -76,8 +66,8 @@ class Node : private Loop::Events {
   Client& client_;
   std::shared_ptr<fabric::Pool> pool_;
   Membership membership_;
-  Record record_;
-  std::vector<Record> others_;  // of the other role in our lane, by group
+  NodeRecord record_;
+  std::vector<NodeRecord> others_;  // of the other role in our lane, by group
   std::vector<std::unique_ptr<Partner>> partners_;
   std::map<const fabric::Peer*, Partner*> by_peer_;
   Partner* last_heard_ = nullptr;
