@@ -3,6 +3,7 @@
 
 #include "wire/printer.h"
 #include "wire/reader.h"
+#include "wire/tally.h"
 #include "wire/writer.h"
 
 namespace tensorbus::wire {
@@ -25,6 +26,7 @@ class NotThis : public Error {
 
 template <typename T>
 std::string write(const T& value, const Title& called = title<T>()) {
+  tally.written.fetch_add(1, std::memory_order_relaxed);
   Writer out;
   out.begin(called);
   out.put(value);
@@ -32,7 +34,7 @@ std::string write(const T& value, const Title& called = title<T>()) {
 }
 
 template <typename T>
-T read(std::string_view bytes, const Title& called = title<T>()) try {
+T parse(std::string_view bytes, const Title& called) try {
   Reader in(bytes);
   in.begin(called);
   T value{};
@@ -41,6 +43,12 @@ T read(std::string_view bytes, const Title& called = title<T>()) try {
   return value;
 } catch (const std::exception&) {
   throw_malformed(called.what);
+}
+
+template <typename T>
+T read(std::string_view bytes, const Title& called = title<T>()) {
+  tally.read.fetch_add(1, std::memory_order_relaxed);
+  return parse<T>(bytes, called);
 }
 
 // Lines of names and values.
@@ -52,7 +60,7 @@ std::string print(const T& value) {
 }
 
 // A value inside of a message, as its last field: written in place, and read when its message has
-// been. Whoever sends lends the value until it is written.
+// been, as a part of it. Whoever sends lends the value until it is written.
 template <typename T>
 class Sealed {
  public:
@@ -61,7 +69,7 @@ class Sealed {
   Sealed(std::string bytes) : bytes_(std::move(bytes)) {}
 
   const std::string& bytes() const noexcept { return bytes_; }  // as they came
-  T open() const { return read<T>(bytes_); }
+  T open() const { return parse<T>(bytes_, title<T>()); }
   friend bool operator==(const Sealed&, const Sealed&) = default;
 
   friend void fields(Writer& out, Sealed& sealed) {

@@ -10,6 +10,7 @@
 #include "bus/client/client.h"
 #include "bus/simulation/scripted_agent.h"
 #include "bus/socket/connection.h"
+#include "wire/tally.h"
 
 namespace tensorbus::bus {
 namespace {
@@ -105,6 +106,33 @@ TEST(DaemonTest, MovesTensorsBetweenClientsOfTwoDaemons) {
     together([&] { a.transfer(Direction::send); }, [&] { b.transfer(Direction::recv); });
     EXPECT_EQ(got, sent);
   }
+}
+
+// As docs/walk.md counts them.
+TEST(DaemonTest, ARoundIsSixMessagesEachReadOnce) {
+  const Folder folder;
+  DaemonSide a("memory://daemon-walk", 0, folder);
+  DaemonSide b("memory://daemon-walk", 1, folder);
+  together([&] { a.init_pair("a", "b"); }, [&] { b.init_pair("b", "a"); });
+  std::vector<float> sent(1000);
+  std::vector<float> got(1000);
+  together([&] { a.register_tensor(sent); }, [&] { b.register_tensor(got); });
+  const auto round = [&] {
+    together([&] { a.transfer(Direction::send); }, [&] { b.transfer(Direction::recv); });
+  };
+  round();
+  constexpr std::uint64_t rounds = 200;
+  // Heartbeats, what is told of leases, the queues' ends: by the clock, not by the round.
+  constexpr std::uint64_t beside = rounds / 2;
+  const std::uint64_t written = wire::tally.written;
+  const std::uint64_t read = wire::tally.read;
+  for (std::uint64_t each = 0; each < rounds; ++each) round();
+  const std::uint64_t writes = wire::tally.written - written;
+  const std::uint64_t reads = wire::tally.read - read;
+  EXPECT_GE(writes, 6 * rounds);
+  EXPECT_LE(writes, 6 * rounds + beside);
+  EXPECT_GE(reads, 6 * rounds);
+  EXPECT_LE(reads, 6 * rounds + beside);
 }
 
 TEST(DaemonTest, WhateverEndsItItsCommandsHaveAnOutcome) {
