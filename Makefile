@@ -30,7 +30,7 @@ format: setup ## Format all sources in place
 	@git ls-files -co --exclude-standard '*.cc' '*.h' | xargs -r clang-format -i
 	@.venv/bin/ruff format -q . && .venv/bin/ruff check -q --fix .
 
-check: setup ## One file's tests in seconds: T=bus/round/recv, T=tests/bus/test_link.py
+check: setup ## One file's tests in seconds: T=bus/round/fold, T=tests/bus/test_link.py
 	@tools/check $(T)
 
 test: build ## Everything CI runs: lint, C++ tests under ASan + UBSan, pytest

@@ -11,9 +11,6 @@ class Counter {
   void add(std::uint64_t amount = 1) noexcept {
     value_.fetch_add(amount, std::memory_order_relaxed);
   }
-  void subtract(std::uint64_t amount = 1) noexcept {
-    value_.fetch_sub(amount, std::memory_order_relaxed);
-  }
   void set(std::uint64_t value) noexcept { value_.store(value, std::memory_order_relaxed); }
   std::uint64_t value() const noexcept { return value_.load(std::memory_order_relaxed); }
 

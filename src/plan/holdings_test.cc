@@ -8,8 +8,8 @@
 #include <map>
 #include <set>
 
+#include "base/testing/refusal.h"
 #include "plan/testing/random_case.h"
-#include "tensor/test_refusal.h"
 
 namespace tensorbus::plan {
 namespace {

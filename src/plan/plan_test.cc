@@ -7,8 +7,8 @@
 #include <map>
 #include <set>
 
+#include "base/testing/refusal.h"
 #include "plan/testing/random_case.h"
-#include "tensor/test_refusal.h"
 #include "tensorbus/status.h"
 
 namespace tensorbus::plan {

@@ -5,7 +5,7 @@
 
 #include <random>
 
-#include "tensor/test_refusal.h"
+#include "base/testing/refusal.h"
 
 namespace tensorbus {
 namespace {

@@ -5,6 +5,7 @@
 #include <algorithm>
 #include <charconv>
 
+#include "base/overloaded.h"
 #include "bus/directory/record_fields.h"
 
 namespace tensorbus::bus {
@@ -81,29 +82,29 @@ std::string to_string(const End& end) {
 }
 
 std::string to_text(const RecordKey& key) {
-  if (const auto* agent = std::get_if<AgentKey>(&key)) return fmt::format("agent/{}", agent->rank);
-  if (const auto* caller = std::get_if<CallerKey>(&key))
-    return fmt::format("caller/{}", caller->id);
-  if (const auto* pair = std::get_if<PairKey>(&key)) {
-    return fmt::format("pair/{}/{}/{}", escape(pair->end.pair), escape(pair->end.side), pair->rank);
-  }
-  if (const auto* batch = std::get_if<BatchKey>(&key)) {
-    return fmt::format("batch/{}/{}/{}", escape(batch->batch), escape(batch->side), batch->rank);
-  }
-  if (const auto* at = std::get_if<VersionKey>(&key)) {
-    return fmt::format("version/{}/{}/{}", escape(at->batch.batch), escape(at->batch.side),
-                       at->batch.rank);
-  }
-  if (const auto* shelf = std::get_if<ShelfKey>(&key)) {
-    return fmt::format("shelf/{}/{}/{}", escape(shelf->batch.batch), escape(shelf->batch.side),
-                       shelf->batch.rank);
-  }
-  if (const auto* list = std::get_if<ListKey>(&key)) {
-    return fmt::format("tensors/{}/{}", to_hex(view(list->hash)), list->part);
-  }
-  const auto& generation = std::get<GenerationKey>(key);
-  return fmt::format("generation/{}/{}/{}", escape(generation.batch), escape(generation.group.pair),
-                     escape(generation.group.side));
+  const auto of_batch = [](std::string_view kind, const BatchKey& batch) {
+    return fmt::format("{}/{}/{}/{}", kind, escape(batch.batch), escape(batch.side), batch.rank);
+  };
+  return std::visit(
+      Overloaded{
+          [](const AgentKey& agent) { return fmt::format("agent/{}", agent.rank); },
+          [](const CallerKey& caller) { return fmt::format("caller/{}", caller.id); },
+          [](const PairKey& pair) {
+            return fmt::format("pair/{}/{}/{}", escape(pair.end.pair), escape(pair.end.side),
+                               pair.rank);
+          },
+          [&](const BatchKey& batch) { return of_batch("batch", batch); },
+          [&](const VersionKey& version) { return of_batch("version", version.batch); },
+          [&](const ShelfKey& shelf) { return of_batch("shelf", shelf.batch); },
+          [](const ListKey& list) {
+            return fmt::format("tensors/{}/{}", to_hex(view(list.hash)), list.part);
+          },
+          [](const GenerationKey& generation) {
+            return fmt::format("generation/{}/{}/{}", escape(generation.batch),
+                               escape(generation.group.pair), escape(generation.group.side));
+          },
+      },
+      key);
 }
 
 std::optional<RecordKey> parse_key(std::string_view key) {

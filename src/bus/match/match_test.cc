@@ -7,8 +7,8 @@
 #include <algorithm>
 #include <tuple>
 
+#include "base/testing/refusal.h"
 #include "bus/match/group_search.h"
-#include "tensor/test_refusal.h"
 
 namespace tensorbus::bus {
 namespace {

@@ -28,7 +28,6 @@ class Herald {
   void add_follower(const PeerConnectionPtr& connection, std::uint64_t serial, const Follow& wish);
   void tell_begun(std::int64_t round);
   void tell_ended(std::int64_t round, std::map<Rank, ReaderOutcome> readers);
-  std::int64_t last_ended() const noexcept { return ended_.round; }
   // This sender has begun a round of this version; and what the first sender has heard of others.
   void note_sent(std::int64_t version);
   std::map<Rank, std::int64_t> sent_versions() const;

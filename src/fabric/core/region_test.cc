@@ -5,10 +5,10 @@
 
 #include <random>
 
+#include "base/testing/refusal.h"
 #include "fabric/core/descriptor.h"
 #include "fabric/core/identity_fields.h"
 #include "tensor/fields.h"
-#include "tensor/test_refusal.h"
 #include "wire/testing/random.h"
 
 namespace tensorbus::fabric {

@@ -3,10 +3,10 @@
 
 #include <nlohmann/json.hpp>
 
+#include "base/testing/refusal.h"
 #include "plan/report/model.h"
 #include "plan/report/summary.h"
 #include "plan/report/svg.h"
-#include "tensor/test_refusal.h"
 #include "tensorbus/status.h"
 
 namespace tensorbus::plan {

@@ -5,6 +5,7 @@
 
 #include "base/clock.h"
 #include "base/log.h"
+#include "base/overloaded.h"
 #include "base/ticker.h"
 
 namespace tensorbus::push_pull {
@@ -57,13 +58,16 @@ void Loop::poll() {
   stirred_ = false;
   const std::span<const fabric::Event> events = station_.poll();
   for (const fabric::Event& event : events) {
-    if (const auto* message = std::get_if<fabric::Message>(&event)) {
-      events_.on_message(*message->from, message->bytes);
-    } else if (const auto* up = std::get_if<fabric::PeerUp>(&event)) {
-      events_.on_up(up->peer);
-    } else if (const auto* lost = std::get_if<fabric::PeerLost>(&event)) {
-      events_.on_lost(*lost->peer, lost->reason);
-    }
+    std::visit(
+        Overloaded{
+            [this](const fabric::Message& message) {
+              events_.on_message(*message.from, message.bytes);
+            },
+            [this](const fabric::PeerUp& up) { events_.on_up(up.peer); },
+            [this](const fabric::PeerLost& lost) { events_.on_lost(*lost.peer, lost.reason); },
+            [](const fabric::Completion&) {},
+        },
+        event);
   }
   events_.on_turn();
   if (followers_ > 0 && (stirred_ || !events.empty())) changed_.notify_all();
