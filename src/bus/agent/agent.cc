@@ -174,8 +174,8 @@ void Agent::record_changed(const Changed& changed) {
           [&](const GenerationKey& generation) { batches_.update({generation.batch}); },
           [&](const ShelfKey& shelf) { batches_.note_change(shelf.batch.batch); },
           [&](const ListKey& list) {
-            list_keeper_.note_change(list);
-            batches_.note_all_changed();
+            list_keeper_.note_change(list, changed.value.has_value());
+            if (catalog_.refers_to(list.hash)) batches_.note_all_changed();
           },
           [](const VersionKey&) {},  // read from the catalog when somebody asks
       },

@@ -5,6 +5,13 @@
 
 namespace tensorbus::bus {
 
+void ListKeeper::note_change(const ListKey& key, bool is_there) {
+  const auto written = written_.find(key.hash);
+  if (written == written_.end()) return;
+  if (is_there) written->second.erase(key.part);
+  if (!is_there || written->second.empty()) written_.erase(written);
+}
+
 void ListKeeper::step(const std::vector<Use>& uses) {
   for (const Use& use : uses) {
     const SharedTensors& tensors = use.member.tensors;
@@ -40,9 +47,8 @@ void ListKeeper::write(const SharedTensors& tensors) {
   ListKey key{written.id.hash, 0};
   for (std::string& part : written.parts) {
     context_.directory.publish(to_text(key), std::move(part));
-    ++key.part;
+    written_[key.hash].insert(key.part++);
   }
-  written_.insert(written.id.hash);
   leased_[written.id.hash] = written.id.parts;
 }
 

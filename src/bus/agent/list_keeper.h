@@ -25,8 +25,8 @@ class ListKeeper {
     std::optional<std::int64_t> shelf{};  // the generation, if it is a shelf's
   };
 
-  // A part of a list has come or is gone.
-  void note_change(const ListKey& key) { written_.erase(key.hash); }
+  // A part of a list has come, or is gone.
+  void note_change(const ListKey& key, bool is_there);
   // Whatever was written is gone, or will be.
   void forget() {
     written_.clear();
@@ -42,7 +42,8 @@ class ListKeeper {
   void withdraw_unused(const std::vector<Use>& uses);
 
   Context& context_;
-  std::set<ListHash> written_;                // and not heard of since
+  // Which parts of those that were written have not been heard of since.
+  std::map<ListHash, std::set<std::uint32_t>> written_;
   std::map<ListHash, std::uint32_t> leased_;  // by this agent, with the number of parts
 };
 

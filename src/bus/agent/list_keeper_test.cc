@@ -61,6 +61,27 @@ TEST_P(ListKeeperTest, RanksThatSayOtherThingsHaveListsOfTheirOwn) {
   for (const auto& [key, times] : written_) EXPECT_EQ(times, 1) << key;
 }
 
+TEST_P(ListKeeperTest, EveryPartOfALongListIsWrittenOnce) {
+  fleet_.add(train_);
+  fleet_.add(infer_);
+  std::vector<std::pair<Rank, CommandId>> ids;
+  for (const Rank rank : train_.ranks) ids.emplace_back(rank, fleet_.init(rank, train_, "infer"));
+  for (const Rank rank : infer_.ranks) ids.emplace_back(rank, fleet_.init(rank, infer_, "train"));
+  fleet_.wait_ok(ids);
+  constexpr std::size_t many = 60'000;
+  const SimulatedLoan::Tensor tensor{Dtype::int64, {1, 4}, {}, {}};
+  RegisterBatch command;
+  command.batch = "b";
+  command.registration = 7;
+  command.items.assign(many, {"p", "", Dtype::int64, {1, 4}, {4, 1}, std::nullopt});
+  command.role = "train";
+  fleet_.node(0).submit(command, std::make_shared<SimulatedLoan>(std::vector(many, tensor)));
+  ASSERT_TRUE(fleet_.cluster.run_until([&] { return lists_in(store()).size() >= 2; }));
+  pass(5'000);
+  EXPECT_GE(lists_in(store()).size(), 3u) << "of a megabyte each";
+  for (const auto& [key, times] : written_) EXPECT_EQ(times, 1) << key;
+}
+
 TEST_P(ListKeeperTest, AListThatIsLostIsWrittenAgain) {
   fleet_.set_up(train_, infer_, all_of_it);
   const auto before = lists_in(store());

@@ -42,11 +42,9 @@ Batch::Replaced Batch::replace(std::shared_ptr<Loan> loan, std::vector<bool> sta
   if (!exchange_.empty() || registering_.waits() || self_.membership.closing())
     return Replaced::busy;
   if (!exchange_.sending().suits(*loan)) return Replaced::unsuitable;
-  self_.loan = std::move(loan);
-  exchange_.sending().set_staged(std::move(staged));
+  exchange_.sending().replace_memory(std::move(loan), std::move(staged));
   exchange_.receiving().replace_memory();
   exchange_.pulling().replace_memory();
-  exchange_.sending().replace_memory();
   return Replaced::yes;
 }
 

@@ -33,7 +33,7 @@ bool Exposure::is_bare(const Loan& loan) const {
 void Exposure::begin(const Group& group) {
   end();
   order_ = source_order(group, self_.record);
-  expose();
+  now_ = expose(self_.loan);
 }
 
 void Exposure::end() noexcept {
@@ -43,9 +43,9 @@ void Exposure::end() noexcept {
   wanted_.reset();
 }
 
-void Exposure::expose() {
-  now_ = {self_.loan, self_.context.fabric.expose(self_.ordered(order_), self_.loan->gate(),
-                                                  self_.loan->lender())};
+Exposure::Exposed Exposure::expose(const std::shared_ptr<Loan>& loan) const {
+  return {loan, self_.context.fabric.expose(ordered(order_, loan->tensors()), loan->gate(),
+                                            loan->lender())};
 }
 
 Source::Memory Exposure::add(std::uint64_t serial, Reading reading, const Source& source) {
@@ -94,12 +94,17 @@ bool Exposure::suits(const Loan& loan, const Source& source) const {
   });
 }
 
-void Exposure::replace(Source& source) {
-  replaced_.push_back(std::move(now_));
-  expose();
-  source.forget_digests();
-  std::erase_if(readings_, [&](const auto& each) { return !source.knows(each.first); });
-  for (const auto& [serial, reading] : readings_) source.restage(serial, serve(reading, source));
+void Exposure::replace(std::shared_ptr<Loan> loan, std::vector<bool> staged, Source* source) {
+  if (source != nullptr) {
+    Exposed next = expose(loan);
+    replaced_.push_back(std::exchange(now_, std::move(next)));
+  }
+  self_.loan = std::move(loan);
+  set_staged(std::move(staged));
+  if (source == nullptr) return;
+  source->forget_digests();
+  std::erase_if(readings_, [&](const auto& each) { return !source->knows(each.first); });
+  for (const auto& [serial, reading] : readings_) source->restage(serial, serve(reading, *source));
 }
 
 const std::vector<Dtype>& Exposure::wanted(const Source& source) {

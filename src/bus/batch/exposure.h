@@ -37,8 +37,10 @@ class Exposure {
   // Whether readers that have joined could read all they want from this memory. What is not there
   // yet does not count.
   bool suits(const Loan& loan, const Source& source) const;
-  // The registration lends other memory now, which suits. Only between rounds.
-  void replace(Source& source);
+  // The registration lends this memory from now on, which suits, and its worker stages these items.
+  // Only between rounds. `source`: null if there is none. Throws before anything has changed if
+  // there is no room for another region.
+  void replace(std::shared_ptr<Loan> loan, std::vector<bool> staged, Source* source);
   // A round has begun: nobody reads what was replaced before.
   void forget_replaced() noexcept { replaced_.clear(); }
 
@@ -49,22 +51,22 @@ class Exposure {
   std::vector<Dtype> stored() const;
 
  private:
+  // The region of some memory.
+  struct Exposed {
+    std::shared_ptr<Loan> loan;
+    std::unique_ptr<fabric::Region> region;
+  };
+
+  Exposed expose(const std::shared_ptr<Loan>& loan) const;
   Source::Memory serve(const Reading& reading, const Source& source);
   std::shared_ptr<Digest> digest_of(const plan::Stream& stream, Verify verify,
                                     const Source& source) const;
-  void expose();
   bool stages() const noexcept;
   // The worker lends no memory yet for something that it stages.
   bool is_bare(const Loan& loan) const;
   // By item, of those that somebody reads.
   std::map<std::size_t, Dtype> common_types() const;
   std::vector<Dtype> with(const std::map<std::size_t, Dtype>& common) const;
-
-  // The region of some memory.
-  struct Exposed {
-    std::shared_ptr<Loan> loan;
-    std::unique_ptr<fabric::Region> region;
-  };
 
   OwnRegistration& self_;
   std::vector<bool> staged_;

@@ -32,16 +32,15 @@ void Sending::drop_source() {
   herald_.reset();
 }
 
-void Sending::replace_memory() {
-  if (active()) exposure_.replace(*source_);
+void Sending::replace_memory(std::shared_ptr<Loan> loan, std::vector<bool> staged) {
+  exposure_.replace(std::move(loan), std::move(staged), active() ? source_.get() : nullptr);
 }
 
-// Readers that a send will wait for may want other types than those that are here.
+// A send that waits for readers can be read by whoever comes, whatever becomes of those who are
+// here: its memory stays as it is while it waits.
 std::vector<Dtype> Sending::stage_types(std::int64_t min_readers) {
-  if (!active()) return exposure_.stored();
-  const std::size_t ready = source_->ready_for(self_.membership.last_round + 1);
-  if (ready < static_cast<std::size_t>(min_readers)) return {};
-  return exposure_.wanted(*source_);
+  if (min_readers > 0) return {};
+  return active() ? exposure_.wanted(*source_) : exposure_.stored();
 }
 
 // A send that names no version has the next one, whatever has become of the sends before it: ranks

@@ -37,7 +37,7 @@ class Sending {
   // Whether those who read from this rank can read from this memory.
   bool suits(const Loan& loan) const { return !active() || exposure_.suits(loan, *source_); }
   // After the loan of the registration has changed. Only while nothing is sent.
-  void replace_memory();
+  void replace_memory(std::shared_ptr<Loan> loan, std::vector<bool> staged);
   // In which types the worker should stage the next send, if it is to have so many readers; empty:
   // in their own.
   std::vector<Dtype> stage_types(std::int64_t min_readers);

@@ -502,7 +502,7 @@ void Client::pass_memory(Registration& registration, RegisterBatch command,
   const Lock lock(registration.mutex);
   // Whoever still looks there finds that nothing is lent.
   registration.loan->gate().move_to(UINT64_MAX);
-  registration.command = std::move(command);
+  registration.command.items = std::move(command.items);  // the rest is read without this mutex
   registration.loan = loan;
   std::swap(registration.owner, owner);
 }

@@ -53,7 +53,7 @@ std::optional<RecordKey> Catalog::apply(const Changed& changed) {
                  [&](const ShelfKey& shelf) { put(shelf, read(decode_shelf_record)); },
                  [&](const ListKey& list) {
                    lists_.apply(list, value);
-                   lists_changed_ = revision_;
+                   if (refers_to(list.hash)) lists_changed_ = revision_;
                  },
                  [](const OneOf<AgentKey, CallerKey> auto&) {},  // the fabric admits them
              },

@@ -62,6 +62,8 @@ void fields(Archive& a, TensorRecord& tensor) {
     if (tensor.global_shape) element_count(*tensor.global_shape);
   });
   a.require(is_right_box(tensor), "a box");
+  a.require(tensor.end < wire::most_items && tensor.layout.value_or(0) < wire::most_items,
+            "a position");
 }
 
 template <typename Archive>

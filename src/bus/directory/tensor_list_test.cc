@@ -123,12 +123,35 @@ TEST_F(ListTest, ALongListIsSplitAndWaitedForWhole) {
   EXPECT_TRUE(catalog.is_stored(list.id));
 }
 
+// As a stranger may have written it, or an agent that had other parts.
+TEST_F(ListTest, APartTooManyHarmsNobody) {
+  const WrittenList list = write_list(named(3));
+  show(0, member(named(3)));
+  store(list, 9, "nonsense");
+  store(list, 0);
+  EXPECT_TRUE(catalog.is_stored(list.id));
+  EXPECT_TRUE(knows(0));
+  EXPECT_FALSE(catalog.is_stored({list.id.hash, 2})) << "by another number of parts";
+  EXPECT_TRUE(catalog.is_stored(list.id));
+}
+
+TEST_F(ListTest, AListThatNoRecordRefersToChangesNothing) {
+  show(0, member(named(3)));
+  const auto before = catalog.revision("b", {"p", "train"});
+  store(write_list(named(2)), 0);
+  EXPECT_EQ(catalog.revision("b", {"p", "train"}), before);
+}
+
 TEST_F(ListTest, AListThatDoesNotFitItsRecordIsNotTaken) {
   std::vector<TensorRecord> of_another_end = named(1);
   of_another_end[0].end = 1;
   std::vector<TensorRecord> with_layout = named(1);
   with_layout[0].layout = 0;
-  for (const auto& tensors : {of_another_end, with_layout}) {
+  std::vector<TensorRecord> of_no_end = named(1);
+  of_no_end[0].end = SIZE_MAX;
+  std::vector<TensorRecord> of_no_layout = named(1);
+  of_no_layout[0].layout = SIZE_MAX;
+  for (const auto& tensors : {of_another_end, with_layout, of_no_end, of_no_layout}) {
     store(write_list(tensors), 0);
     show(0, member(tensors));
     EXPECT_FALSE(knows(0));

@@ -6,12 +6,14 @@ namespace tensorbus::bus {
 
 void TensorLists::apply(const ListKey& key, const std::optional<std::string>& value) {
   Stored& stored = stored_[key.hash];
-  stored.read.reset();
   if (value) {
-    stored.parts[key.part] = *value;
+    std::string& part = stored.parts[key.part];
+    if (!part.empty() && part == *value) return;
+    part = *value;
   } else {
     stored.parts.erase(key.part);
   }
+  stored.read.clear();
   if (stored.parts.empty()) stored_.erase(key.hash);
   std::erase_if(known_, [](const auto& each) { return each.second.expired(); });
 }
@@ -29,19 +31,23 @@ bool TensorLists::is_stored(const TensorListId& id) { return read(id) != nullptr
 
 TensorListPtr TensorLists::read(const TensorListId& id) {
   const auto found = stored_.find(id.hash);
-  if (found == stored_.end() || found->second.parts.size() != id.parts) return nullptr;
+  if (found == stored_.end() || found->second.parts.size() < id.parts) return nullptr;
   Stored& stored = found->second;
-  if (stored.read) return *stored.read;
+  if (const auto read = stored.read.find(id.parts); read != stored.read.end()) return read->second;
   std::string bytes;
-  for (const auto& [number, part] : stored.parts) bytes += part;
+  for (std::uint32_t number = 0; number < id.parts; ++number) {
+    const auto part = stored.parts.find(number);
+    if (part == stored.parts.end()) return nullptr;
+    bytes += part->second;
+  }
+  TensorListPtr& read = stored.read[id.parts];
   try {
-    stored.read = read_list(id.hash, bytes);
+    read = read_list(id.hash, bytes);
   } catch (const std::exception& error) {
     log::warn("bus: the list of tensors {} is ignored: {}", to_text(ListKey{id.hash, 0}),
               error.what());
-    stored.read = nullptr;
   }
-  return *stored.read;
+  return read;
 }
 
 }  // namespace tensorbus::bus

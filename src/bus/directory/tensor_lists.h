@@ -23,8 +23,9 @@ class TensorLists {
  private:
   struct Stored {
     std::map<std::uint32_t, std::string> parts;
-    // Looked at, since a part has changed; null: the bytes are others than those of the key.
-    std::optional<TensorListPtr> read{};
+    // Looked at since a part has changed, by how many parts; null: the bytes are others than those
+    // of the key.
+    std::map<std::uint32_t, TensorListPtr> read{};
   };
 
   TensorListPtr read(const TensorListId& id);

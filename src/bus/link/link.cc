@@ -279,8 +279,9 @@ void Link::drop_stage(LinkCall& call, const LinkTensors& tensors, Deadline deadl
   for (std::size_t i = 0; i < views.size(); ++i) {
     if (staged[i]) views[i] = no_tensor();
   }
-  client_().lend_stage(batch_of(call.key), sides_.local, views, staged, deadline, tensors.owner);
+  // First: a call that ends at its deadline may be carried out later.
   call.name->stage = nullptr;
+  client_().lend_stage(batch_of(call.key), sides_.local, views, staged, deadline, tensors.owner);
   pool_->trim();
 }
 

@@ -12,6 +12,13 @@ namespace {
 constexpr Duration shortest_backoff = std::chrono::milliseconds(20);
 constexpr Duration longest_backoff = std::chrono::seconds(1);
 constexpr std::size_t most_held = 65'536;  // of a source that lets its reader wait
+
+// Of another region, or that there will be none.
+bool tells_of_region(const AgentMessage& message) {
+  const auto* over = std::get_if<Over>(&message.body);
+  return std::holds_alternative<Restaged>(message.body) ||
+         (over != nullptr && over->mark == Mark::closed);
+}
 constexpr std::uint64_t serial_mask = ~std::uint64_t{0xFFFF};
 
 }  // namespace
@@ -154,6 +161,19 @@ void Reader::on_message(const PeerConnectionPtr& connection, const AgentMessage&
     return leave({Code::failed, fmt::format("rank {} says too much at once", rank)}, rank);
   }
   found->second.held.push_back(message);
+  if (source.let_go && tells_of_region(message)) hear_held(rank);
+}
+
+void Reader::hear_held(Rank rank) {
+  sources_.at(rank).attaching = false;
+  sources_.at(rank).let_go = false;
+  const std::uint64_t serial = serial_;
+  while (knows(serial) && !sources_.at(rank).attaching && !sources_.at(rank).held.empty()) {
+    SourceEnd& source = sources_.at(rank);
+    const AgentMessage message = std::move(source.held.front());
+    source.held.pop_front();
+    hear(rank, source, message.body);
+  }
 }
 
 void Reader::hear(Rank rank, SourceEnd& source, const MessageBody& body) {
@@ -239,12 +259,12 @@ void Reader::attach(Rank rank, SourceEnd& source, std::uint64_t region) {
 
 void Reader::on_attached(Rank rank, const fabric::Completion& done) {
   SourceEnd& source = sources_.at(rank);
-  source.attaching = false;
-  // A source that has restaged twice has let the region between go, and has said so before.
-  const bool told_of_another = std::ranges::any_of(source.held, [](const AgentMessage& each) {
-    return std::holds_alternative<Restaged>(each.body);
-  });
-  if (!done.status.ok() && !told_of_another) {
+  const bool told_more = std::ranges::any_of(source.held, tells_of_region);
+  // A source that has restaged twice has let the region between go. What it says of the next one
+  // may be still on its way: another way than this answer.
+  source.let_go = done.status.code == Code::withdrawn && started() && !told_more;
+  if (source.let_go) return;
+  if (!done.status.ok() && !told_more) {
     if (started()) lost_ = {rank};
     return leave({done.status.code, fmt::format("rank {}: {}", rank, done.status.message)}, rank);
   }
@@ -252,12 +272,7 @@ void Reader::on_attached(Rank rank, const fabric::Completion& done) {
   parts_.clear();
   folds_.clear();
   const std::uint64_t serial = serial_;
-  while (knows(serial) && !sources_.at(rank).attaching && !sources_.at(rank).held.empty()) {
-    SourceEnd& now = sources_.at(rank);
-    const AgentMessage message = std::move(now.held.front());
-    now.held.pop_front();
-    hear(rank, now, message.body);
-  }
+  hear_held(rank);
   if (knows(serial) && phase_ == Phase::subscribing) join_all_when_ready();
 }
 

@@ -134,6 +134,7 @@ class Reader : public std::enable_shared_from_this<Reader> {
     bool asked = false;
     std::shared_ptr<const fabric::RemoteRegion> region;
     bool attaching = false;           // to another region; until then messages wait
+    bool let_go = false;              // the source has none of that number any more
     std::deque<AgentMessage> held{};  // in the order in which they came
     std::uint32_t word = 0;
     std::int64_t next = 0;  // 0: the source has not answered the join
@@ -156,6 +157,8 @@ class Reader : public std::enable_shared_from_this<Reader> {
   void on_subscribed(Rank rank, SourceEnd& source, const Subscribed& answer);
   void attach(Rank rank, SourceEnd& source, std::uint64_t region);
   void on_attached(Rank rank, const fabric::Completion& done);
+  // All that has waited, until it has to wait again.
+  void hear_held(Rank rank);
   void hear(Rank rank, SourceEnd& source, const MessageBody& body);
   void on_joined(SourceEnd& source, const Joined& joined);
   void on_offer(Rank rank, SourceEnd& source, const Offer& offer);
