@@ -6,6 +6,12 @@
 #include <utility>
 
 namespace tensorbus::bus {
+namespace {
+
+// Less than a client waits beyond its deadline for the agent's word.
+constexpr Duration longest_withdrawal = std::chrono::milliseconds(500);
+
+}  // namespace
 
 Batch::Batch(Context& context, Shelves& shelves, BatchKey key, std::uint64_t session,
              BatchMember record, std::shared_ptr<Loan> loan, KnownFailures disputed)
@@ -17,7 +23,13 @@ Batch::Batch(Context& context, Shelves& shelves, BatchKey key, std::uint64_t ses
       following_(self_, matching_, generations_, exchange_) {}
 
 bool Batch::over() const noexcept {
-  return self_.membership.presence == Presence::gone && !exchange_.reads();
+  return self_.membership.presence == Presence::gone && !exchange_.reads() && !is_still_seen();
+}
+
+bool Batch::is_still_seen() const noexcept {
+  if (superseded_ || !self_.context.store_is_away.ok()) return false;
+  return self_.context.now < withdrawn_by_ &&
+         self_.context.catalog.has(self_.key.batch, self_.key.rank, self_.record.registration);
 }
 
 std::string Batch::current() const {
@@ -118,10 +130,10 @@ bool Batch::cancel(CommandId id, const Status& why) {
 
 void Batch::close(std::optional<CommandId> id, const Status& why, Manner manner) {
   if (id) {
-    if (close_id_) {
+    if (last_command_) {
       self_.answer(*id);
     } else {
-      close_id_ = id;
+      last_command_ = {*id, {}};
     }
   }
   if (self_.membership.closing()) return;
@@ -157,6 +169,7 @@ void Batch::withdraw() {
   self_.happen(Told{});
   if (superseded_ || !self_.record.failed.empty()) return;
   self_.context.directory.withdraw(to_text(self_.key));
+  withdrawn_by_ = self_.context.now + longest_withdrawal;
 }
 
 void Batch::update() {
@@ -207,7 +220,7 @@ void Batch::fail_registration(const Status& why, bool tell) {
 void Batch::expire_registration() {
   const std::optional<Status> late = registering_.lateness();
   if (!late) return;
-  registering_.end(*late);
+  last_command_ = {registering_.take(), *late};
   close(std::nullopt, *late);
 }
 
@@ -231,13 +244,16 @@ void Batch::step() {
   const bool gives_up =
       self_.context.now >= generations_.leaves_by() || !self_.context.store_is_away.ok();
   if (self_.membership.presence == Presence::leaving && gives_up) withdraw();
-  if (over() && close_id_) self_.answer(*std::exchange(close_id_, std::nullopt));
+  if (!over() || !last_command_) return;
+  const auto [id, status] = *std::exchange(last_command_, std::nullopt);
+  self_.answer(id, status);
 }
 
 TimePoint Batch::wake_at() const {
   if (exchange_.busy()) return self_.context.now;
   TimePoint at = std::min(exchange_.wake_at(), registering_.deadline());
   if (self_.membership.presence == Presence::leaving) at = std::min(at, generations_.leaves_by());
+  if (is_still_seen()) at = std::min(at, withdrawn_by_);
   return at;
 }
 

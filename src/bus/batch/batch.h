@@ -77,6 +77,8 @@ class Batch {
   void look_at_groups();
   void follow_leaving();
   void withdraw();
+  // It was withdrawn, but the store has not said so yet.
+  bool is_still_seen() const noexcept;
   Status refuses(Direction direction, bool shelved) const;
   void expire_registration();
 
@@ -86,7 +88,10 @@ class Batch {
   Exchange exchange_;
   Registering registering_;
   Following following_;
-  std::optional<CommandId> close_id_;
+  // What is answered when nothing of it is left, and how: it was closed, or it did not register in
+  // time. Whoever hears of it and tells another rank must not be contradicted by the store.
+  std::optional<std::pair<CommandId, Status>> last_command_;
+  TimePoint withdrawn_by_ = TimePoint::min();  // at the latest
   Status misfit_;  // why this registration cannot pull what is published now
   bool superseded_ = false;
 };

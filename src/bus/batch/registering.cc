@@ -89,8 +89,8 @@ std::optional<Status> Registering::lateness() {
                                            self_.key.batch, missing)};
 }
 
-void Registering::end(const Status& status) {
-  self_.answer(std::exchange(command_, std::nullopt)->id, status);
-}
+CommandId Registering::take() { return std::exchange(command_, std::nullopt)->id; }
+
+void Registering::end(const Status& status) { self_.answer(take(), status); }
 
 }  // namespace tensorbus::bus

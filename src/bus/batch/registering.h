@@ -30,6 +30,8 @@ class Registering {
   // What it still waits for, as an error, when it is late.
   std::optional<Status> lateness();
   void end(const Status& status);
+  // Ends it without an answer.
+  CommandId take();
 
  private:
   struct Command {

@@ -9,10 +9,10 @@
 namespace tensorbus::bus {
 namespace {
 
-std::vector<TensorRecord> named(std::size_t count, const std::string& prefix = "w") {
+std::vector<TensorRecord> named(std::size_t count, const std::string& begin = "w") {
   std::vector<TensorRecord> tensors;
   for (std::size_t at = 0; at < count; ++at) {
-    tensors.push_back({0, prefix + std::to_string(at), Dtype::float32, {4, 6}, std::nullopt});
+    tensors.push_back({0, begin + std::to_string(at), Dtype::float32, {4, 6}, std::nullopt});
   }
   return tensors;
 }
