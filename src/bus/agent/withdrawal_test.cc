@@ -9,7 +9,7 @@ namespace {
 
 using std::chrono::seconds;
 
-const Shape whole{6, 4};
+const Shape small{6, 4};
 
 class WithdrawalTest : public testing::TestWithParam<std::uint64_t> {
  protected:
@@ -33,14 +33,14 @@ INSTANTIATE_TEST_SUITE_P(Seeds, WithdrawalTest, testing::Range<std::uint64_t>(1,
 
 TEST_P(WithdrawalTest, WhatDidNotRegisterInTimeIsGoneWhenItsWorkerHearsOfIt) {
   meet();
-  const CommandId alone = fleet_.enlist(0, train_, whole, in(seconds(1)));
+  const CommandId alone = fleet_.enlist(0, train_, small, in(seconds(1)));
   ASSERT_TRUE(fleet_.cluster.run_until([&] { return is_shown(0); }));
   EXPECT_EQ(fleet_.wait(0, alone).status.code, Code::timeout);
   EXPECT_FALSE(is_shown(0));
 }
 
 TEST_P(WithdrawalTest, WhatWasClosedIsGoneWhenItsWorkerHearsOfIt) {
-  fleet_.set_up(train_, infer_, whole);
+  fleet_.set_up(train_, infer_, small);
   fleet_.wait_ok({{0, fleet_.close(0, train_)}});
   EXPECT_FALSE(is_shown(0));
 }
@@ -51,15 +51,15 @@ TEST_P(WithdrawalTest, TheOtherSideDoesNotCompareWithWhatIsOver) {
   for (int time = 0; time < 10; ++time) {
     const Shape other{6, 4 + time};
     fleet_.wait(0, fleet_.enlist(0, train_, other, in(seconds(1))));
-    const CommandId reads = fleet_.enlist(1, infer_, whole);
-    fleet_.wait_ok({{0, fleet_.enlist(0, train_, whole)}, {1, reads}});
+    const CommandId reads = fleet_.enlist(1, infer_, small);
+    fleet_.wait_ok({{0, fleet_.enlist(0, train_, small)}, {1, reads}});
     fleet_.wait_ok({{0, fleet_.close(0, train_)}, {1, fleet_.close(1, infer_)}});
   }
 }
 
 TEST_P(WithdrawalTest, AStoreThatDoesNotAnswerHoldsNobodyUp) {
   meet();
-  const CommandId alone = fleet_.enlist(0, train_, whole, in(seconds(5)));
+  const CommandId alone = fleet_.enlist(0, train_, small, in(seconds(5)));
   ASSERT_TRUE(fleet_.cluster.run_until([&] { return is_shown(0); }));
   const TimePoint deadline = fleet_.cluster.clock().now() + seconds(5);
   fleet_.cluster.weather.far.insert(0);
