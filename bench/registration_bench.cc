@@ -1,8 +1,8 @@
 // What it costs N + N ranks to register a batch of 1,000 tensors, all agents in this process: bytes
 // to and from the store and processor time of a rank, and seconds until all have registered (L4.1).
 #include <fmt/core.h>
+#include <linux/tcp.h>
 #include <netinet/in.h>
-#include <netinet/tcp.h>
 #include <sys/resource.h>
 #include <unistd.h>
 
