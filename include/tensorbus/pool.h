@@ -14,7 +14,8 @@ namespace fabric {
 class Pool;
 }
 
-// Blocks of up to half of `segment_bytes` share a segment; larger ones have their own.
+// Blocks of up to half of `segment_bytes` share segments, which grow up to this; larger ones have
+// their own.
 std::shared_ptr<fabric::Pool> make_pool(std::size_t segment_bytes = std::size_t{64} << 20);
 
 // At least this many bytes, aligned to 64 (to pages from 4 KiB on), with whatever they last held.

@@ -20,6 +20,7 @@ namespace tensorbus::fabric {
 namespace {
 
 constexpr std::size_t smallest_block = 64;
+constexpr std::size_t first_segment_bytes = std::size_t{1} << 20;  // of those that blocks share
 
 std::size_t round_to_page(std::size_t bytes) {
   return (bytes + os::page_size() - 1) / os::page_size() * os::page_size();
@@ -88,9 +89,16 @@ struct Pool::State {
   // A segment with room for a shared block that was never lent.
   Segment& open_segment(std::size_t size) REQUIRES(mutex) {
     if (open == nullptr || open->memory.size() - open->fresh < size) {
-      open = &add_segment(options.segment_bytes);
+      while (next_bytes < size) grow();
+      open = &add_segment(next_bytes);
+      grow();
     }
     return *open;
+  }
+
+  // A pool that lends little takes little from the host: many agents may be there.
+  void grow() noexcept REQUIRES(mutex) {
+    next_bytes = std::min(4 * next_bytes, options.segment_bytes);
   }
 
   const Segment& segment_numbered(std::uint64_t number) const REQUIRES(mutex) {
@@ -194,6 +202,7 @@ struct Pool::State {
   std::map<Adopted, std::weak_ptr<std::byte>> adopted GUARDED_BY(mutex);
   Segment* open GUARDED_BY(mutex) = nullptr;
   std::uint64_t next_segment GUARDED_BY(mutex) = 1;
+  std::size_t next_bytes GUARDED_BY(mutex) = std::min(first_segment_bytes, options.segment_bytes);
   std::size_t reserved GUARDED_BY(mutex) = 0;
   std::size_t lent GUARDED_BY(mutex) = 0;
 };

@@ -21,7 +21,7 @@ struct Place {
 };
 
 struct PoolOptions {
-  // Blocks up to half of this share segments; larger ones have their own.
+  // Blocks up to half of this share segments, which grow up to this; larger ones have their own.
   std::size_t segment_bytes = std::size_t{64} << 20;
 };
 

@@ -97,6 +97,19 @@ TEST(PoolTest, FindsOnlyItsOwnMemory) {
   EXPECT_THROW(pool.share(99), Error);
 }
 
+TEST(PoolTest, APoolThatLendsLittleTakesLittle) {
+  constexpr std::size_t megabyte = std::size_t{1} << 20;
+  Pool pool;
+  std::vector<std::shared_ptr<std::byte>> held{pool.allocate(10)};
+  EXPECT_EQ(pool.use().reserved_bytes, megabyte);
+  held.push_back(pool.allocate(20 * megabyte));
+  EXPECT_EQ(pool.use().reserved_bytes, 65 * megabyte) << "with room for two more of that size";
+  held.push_back(pool.allocate(20 * megabyte));
+  EXPECT_EQ(pool.use().segments, 2u);
+  for (int i = 0; i < 64; ++i) held.push_back(pool.allocate(megabyte));
+  EXPECT_LE(pool.use().segments, 4u) << "they are as large as they may be by now";
+}
+
 TEST(PoolTest, LargeBlocksAreKeptAndTrimmed) {
   Pool pool(small);
   std::byte* address = nullptr;
