@@ -122,7 +122,7 @@ TEST(ShmLimitsTest, AReaderWithoutRoomForTheMemoryIsTold) {
   EXPECT_TRUE(os::holds_in_child([] {
     Pair pair;
     if (!pair.connect().ok()) return false;
-    limit_address_space(32 * mebibyte);
+    limit_address_space(mebibyte / 2);
     const Status refused = pair.attach();
     limit(RLIMIT_AS, RLIM_INFINITY);
     return says(refused, "ulimit -v") && pair.connect().ok() && pair.attach().ok();
