@@ -14,7 +14,8 @@ using std::chrono::microseconds;
 constexpr Duration first_pause = microseconds(50);
 constexpr Duration longest_pause = microseconds(1000);
 
-// For the rest of the process: the driver may ring bells of dead devices late.
+// For the rest of the process. The driver rings late: for work that was seen to be over before, and
+// for devices that died. Whether a ring is still to come is not known.
 void keep(std::unique_ptr<Bell> bell) {
   static Mutex mutex;
   static auto* const kept = new std::vector<std::unique_ptr<Bell>>;
@@ -29,7 +30,7 @@ void Bell::ring(void* bell) { static_cast<Bell*>(bell)->ring(); }
 void Bell::ring() {
   const Lock lock(mutex_);
   rung_ = true;
-  changed_.notify_one();  // under the lock: who waits may be about to destroy the bell
+  changed_.notify_one();
 }
 
 void Bell::wait(Deadline at_latest) {
@@ -53,7 +54,7 @@ Thread::~Thread() {
   }
   bell_->ring();
   thread_.join();
-  if (calls_.is_dead()) keep(std::move(bell_));
+  keep(std::move(bell_));
 }
 
 void Thread::post(std::unique_ptr<Job> job) {

@@ -24,7 +24,7 @@ class Job {
   virtual void end(const Status& status) noexcept = 0;
 };
 
-// Wakes the thread. The driver's threads ring it, also late: a bell of a device that died stays.
+// Wakes the thread. The driver's threads ring it, also late: a bell outlives its device.
 class Bell {
  public:
   // For cuLaunchHostFunc.
