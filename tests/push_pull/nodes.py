@@ -197,7 +197,9 @@ class Job:
     @staticmethod
     def place(store: TCPStore, node: Node) -> str:
         """The key of its record, which is a mark until the rank is its own."""
-        job = store.get("push_pull/job")[4:36].decode()  # the value begins with the job's name
+        # The record begins with its title, its version and the length of the job's name.
+        begin = len("tensorbus push-pull job") + 2
+        job = store.get("push_pull/job")[begin : begin + 32].decode()
         return f"push_pull/{job}/member/{node.name.replace(' ', '/')}"
 
     def init(self) -> Job:
