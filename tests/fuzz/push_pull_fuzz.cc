@@ -9,8 +9,9 @@ namespace {
 
 template <typename Record>
 void check_record(std::string_view bytes) {
+  const auto decoded = [](std::string_view from) { return tensorbus::wire::read<Record>(from); };
   const auto encoded = [](const Record& record) { return tensorbus::wire::write(record); };
-  check_decoder(tensorbus::wire::read<Record>, bytes, encoded);
+  check_decoder(decoded, bytes, encoded);
 }
 
 // A request's numbers, as far as they make sense.
