@@ -36,6 +36,15 @@ class ListKeeperTest : public testing::TestWithParam<std::uint64_t> {
   void lose_all() {
     for (const std::string& key : lists_in(store())) store().set(key, std::nullopt);
   }
+  // Both sides know their pair, and have registered nothing.
+  void meet() {
+    fleet_.add(train_);
+    fleet_.add(infer_);
+    std::vector<std::pair<Rank, CommandId>> ids;
+    for (const Rank rank : train_.ranks) ids.emplace_back(rank, fleet_.init(rank, train_, "infer"));
+    for (const Rank rank : infer_.ranks) ids.emplace_back(rank, fleet_.init(rank, infer_, "train"));
+    fleet_.wait_ok(ids);
+  }
   void pass(std::size_t steps) {
     fleet_.cluster.run_until([] { return false; }, steps);
   }
@@ -62,12 +71,7 @@ TEST_P(ListKeeperTest, RanksThatSayOtherThingsHaveListsOfTheirOwn) {
 }
 
 TEST_P(ListKeeperTest, EveryPartOfALongListIsWrittenOnce) {
-  fleet_.add(train_);
-  fleet_.add(infer_);
-  std::vector<std::pair<Rank, CommandId>> ids;
-  for (const Rank rank : train_.ranks) ids.emplace_back(rank, fleet_.init(rank, train_, "infer"));
-  for (const Rank rank : infer_.ranks) ids.emplace_back(rank, fleet_.init(rank, infer_, "train"));
-  fleet_.wait_ok(ids);
+  meet();
   constexpr std::size_t many = 60'000;
   const SimulatedLoan::Tensor tensor{Dtype::int64, {1, 4}, {}, {}};
   RegisterBatch command;
@@ -91,13 +95,8 @@ TEST_P(ListKeeperTest, AListThatIsLostIsWrittenAgain) {
 
 // Whoever comes late finds all that it needs, whoever wrote it first.
 TEST_P(ListKeeperTest, AListOutlivesTheRankThatWroteIt) {
-  fleet_.add(train_);
-  fleet_.add(infer_);
+  meet();
   std::vector<std::pair<Rank, CommandId>> ids;
-  for (const Rank rank : train_.ranks) ids.emplace_back(rank, fleet_.init(rank, train_, "infer"));
-  for (const Rank rank : infer_.ranks) ids.emplace_back(rank, fleet_.init(rank, infer_, "train"));
-  fleet_.wait_ok(ids);
-  ids.clear();
   for (const Rank rank : train_.ranks)
     ids.emplace_back(rank, fleet_.enlist(rank, train_, all_of_it));
   const auto all_there = [&] {

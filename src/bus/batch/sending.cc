@@ -33,7 +33,7 @@ void Sending::drop_source() {
 }
 
 void Sending::replace_memory(std::shared_ptr<Loan> loan, std::vector<bool> staged) {
-  exposure_.replace(std::move(loan), std::move(staged), active() ? source_.get() : nullptr);
+  exposure_.replace(std::move(loan), std::move(staged), source_.get());
 }
 
 // A send that waits for readers can be read by whoever comes, whatever becomes of those who are

@@ -36,7 +36,8 @@ class Sending {
   void set_staged(std::vector<bool> items) { exposure_.set_staged(std::move(items)); }
   // Whether those who read from this rank can read from this memory.
   bool suits(const Loan& loan) const { return !active() || exposure_.suits(loan, *source_); }
-  // After the loan of the registration has changed. Only while nothing is sent.
+  // The registration lends this memory from now on, and its worker stages these items. Only while
+  // nothing is sent.
   void replace_memory(std::shared_ptr<Loan> loan, std::vector<bool> staged);
   // In which types the worker should stage the next send, if it is to have so many readers; empty:
   // in their own.

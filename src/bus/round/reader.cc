@@ -12,6 +12,7 @@ namespace {
 constexpr Duration shortest_backoff = std::chrono::milliseconds(20);
 constexpr Duration longest_backoff = std::chrono::seconds(1);
 constexpr std::size_t most_held = 65'536;  // of a source that lets its reader wait
+constexpr std::uint64_t serial_mask = ~std::uint64_t{0xFFFF};
 
 // Of another region, or that there will be none.
 bool tells_of_region(const AgentMessage& message) {
@@ -19,7 +20,6 @@ bool tells_of_region(const AgentMessage& message) {
   return std::holds_alternative<Restaged>(message.body) ||
          (over != nullptr && over->mark == Mark::closed);
 }
-constexpr std::uint64_t serial_mask = ~std::uint64_t{0xFFFF};
 
 }  // namespace
 
