@@ -31,12 +31,12 @@ class Line {
   void send(std::string_view bytes, const std::vector<os::Fd>& fds = {}) const {
     std::vector<int> numbers;
     for (const os::Fd& fd : fds) numbers.push_back(fd.get());
-    if (os::send_packet(socket_, bytes, numbers) != os::Transfer::done) ::_exit(3);
+    if (os::send_packet(socket_, bytes, numbers) != os::PacketResult::done) ::_exit(3);
   }
   // Empty if the other end is gone.
   os::Packet receive() const {
     os::Packet packet;
-    while (os::receive_packet(socket_, packet) == os::Transfer::would_block) {
+    while (os::receive_packet(socket_, packet) == os::PacketResult::would_block) {
       pollfd ready{socket_.get(), POLLIN, 0};
       ::poll(&ready, 1, 10'000);
     }

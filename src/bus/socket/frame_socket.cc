@@ -41,12 +41,12 @@ void FrameSocket::flush() {
     std::vector<int> fds;
     for (const os::Fd& fd : packet.fds) fds.push_back(fd.get());
     switch (os::send_packet(socket_, packet.bytes, fds)) {
-      case os::Transfer::done:
+      case os::PacketResult::done:
         queued_.pop_front();
         break;
-      case os::Transfer::would_block:
+      case os::PacketResult::would_block:
         return;
-      case os::Transfer::closed:
+      case os::PacketResult::closed:
         closed_ = true;
         queued_.clear();
         return;
@@ -58,11 +58,11 @@ std::optional<Frame> FrameSocket::receive() {
   // What the other end sent before it went is still there when a send has failed.
   while (true) {
     switch (os::receive_packet(socket_, received_)) {
-      case os::Transfer::done:
+      case os::PacketResult::done:
         break;
-      case os::Transfer::would_block:
+      case os::PacketResult::would_block:
         return std::nullopt;
-      case os::Transfer::closed:
+      case os::PacketResult::closed:
         closed_ = true;
         return std::nullopt;
     }

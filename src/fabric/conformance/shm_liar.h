@@ -108,9 +108,9 @@ class ShmLiar {
     os::Packet received;
     for (int i = 0; i < 50; ++i) {
       victim_.poll();
-      const os::Transfer transfer = os::receive_packet(socket_, received);
-      if (transfer == os::Transfer::closed) return {};
-      if (transfer == os::Transfer::would_block) continue;
+      const os::PacketResult result = os::receive_packet(socket_, received);
+      if (result == os::PacketResult::closed) return {};
+      if (result == os::PacketResult::would_block) continue;
       if (received.bytes.front() != static_cast<char>(kind)) return {};
       return received.bytes.substr(1);
     }
@@ -120,7 +120,7 @@ class ShmLiar {
   // What it is asked for, to be answered wrongly.
   void listen() {
     os::Packet received;
-    while (os::receive_packet(socket_, received) == os::Transfer::done) {
+    while (os::receive_packet(socket_, received) == os::PacketResult::done) {
       if (received.bytes.front() != static_cast<char>(PacketKind::attach)) continue;
       attaches_.push_back(Decoder(received.bytes.substr(1)).integer<std::uint64_t>());
     }

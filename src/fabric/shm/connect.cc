@@ -176,9 +176,9 @@ void ShmCore::on_socket(const PeerPtr& peer) {
     if (!peer->has_unsent()) watch_descriptor(peer->socket().get(), socket_tag(*peer));
     while (peer->stage != ShmPeer::Stage::lost) {
       os::Packet received;
-      const os::Transfer transfer = os::receive_packet(peer->socket(), received);
-      if (transfer == os::Transfer::would_block) return;
-      if (transfer == os::Transfer::closed) {
+      const os::PacketResult result = os::receive_packet(peer->socket(), received);
+      if (result == os::PacketResult::would_block) return;
+      if (result == os::PacketResult::closed) {
         return lose_after_its_last_words(peer, "closed the connection or died");
       }
       on_packet(peer, std::move(received));

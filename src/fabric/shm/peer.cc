@@ -62,9 +62,9 @@ bool ShmPeer::flush() {
   while (!outbox_.empty()) {
     const Outgoing& next = outbox_.front();
     const std::vector<int> fds = next.fd ? std::vector<int>{next.fd->get()} : std::vector<int>{};
-    const os::Transfer sent = os::send_packet(socket_, next.bytes, fds);
-    if (sent == os::Transfer::would_block) return true;
-    if (sent == os::Transfer::closed) return false;
+    const os::PacketResult sent = os::send_packet(socket_, next.bytes, fds);
+    if (sent == os::PacketResult::would_block) return true;
+    if (sent == os::PacketResult::closed) return false;
     outbox_.pop_front();
   }
   return true;

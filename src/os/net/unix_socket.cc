@@ -148,7 +148,7 @@ uid_t overflow_uid() {
   return uid;
 }
 
-Transfer send_packet(const Fd& socket, std::string_view bytes, const std::vector<int>& fds) {
+PacketResult send_packet(const Fd& socket, std::string_view bytes, const std::vector<int>& fds) {
   if (bytes.size() > most_packet_bytes || fds.size() > most_passed_fds) {
     throw Error(Code::invalid_argument, "a packet is too large");
   }
@@ -167,15 +167,15 @@ Transfer send_packet(const Fd& socket, std::string_view bytes, const std::vector
     std::memcpy(CMSG_DATA(rights), fds.data(), fds.size() * sizeof(int));
   }
   while (true) {
-    if (::sendmsg(socket.get(), &header, MSG_NOSIGNAL) >= 0) return Transfer::done;
+    if (::sendmsg(socket.get(), &header, MSG_NOSIGNAL) >= 0) return PacketResult::done;
     if (errno == EINTR) continue;
-    if (errno == EAGAIN || errno == ENOBUFS) return Transfer::would_block;
-    if (errno == EPIPE || errno == ECONNRESET || errno == ENOTCONN) return Transfer::closed;
+    if (errno == EAGAIN || errno == ENOBUFS) return PacketResult::would_block;
+    if (errno == EPIPE || errno == ECONNRESET || errno == ENOTCONN) return PacketResult::closed;
     throw_errno("sendmsg");
   }
 }
 
-Transfer receive_packet(const Fd& socket, Packet& packet) {
+PacketResult receive_packet(const Fd& socket, Packet& packet) {
   packet.fds.clear();
   // Not the string itself: most packets are short, and growing it would write zeros each time.
   char buffer[most_packet_bytes + 1];
@@ -190,8 +190,8 @@ Transfer receive_packet(const Fd& socket, Packet& packet) {
   do {
     got = ::recvmsg(socket.get(), &header, MSG_CMSG_CLOEXEC);
   } while (got < 0 && errno == EINTR);
-  if (got < 0 && errno == EAGAIN) return Transfer::would_block;
-  if (got < 0 && errno == ECONNRESET) return Transfer::closed;
+  if (got < 0 && errno == EAGAIN) return PacketResult::would_block;
+  if (got < 0 && errno == ECONNRESET) return PacketResult::closed;
   if (got < 0) throw_errno("recvmsg");
   for (cmsghdr* each = CMSG_FIRSTHDR(&header); each != nullptr; each = CMSG_NXTHDR(&header, each)) {
     if (each->cmsg_level != SOL_SOCKET || each->cmsg_type != SCM_RIGHTS) continue;
@@ -207,9 +207,9 @@ Transfer receive_packet(const Fd& socket, Packet& packet) {
                 "a packet was cut: too many bytes, or no descriptors left (ulimit -n)");
   }
   // Our packets are never empty: on a sequenced socket nothing means the end.
-  if (got == 0) return Transfer::closed;
+  if (got == 0) return PacketResult::closed;
   packet.bytes.assign(buffer, static_cast<std::size_t>(got));
-  return Transfer::done;
+  return PacketResult::done;
 }
 
 }  // namespace tensorbus::os

@@ -44,11 +44,12 @@ struct Packet {
   std::vector<Fd> fds;
 };
 
-enum class Transfer { done, would_block, closed };
+enum class PacketResult { done, would_block, closed };
 
 // One message with its descriptors, whole or not at all.
-Transfer send_packet(const Fd& socket, std::string_view bytes, const std::vector<int>& fds = {});
+PacketResult send_packet(const Fd& socket, std::string_view bytes,
+                         const std::vector<int>& fds = {});
 // Descriptors come close-on-exec. Truncated packets are Error(failed).
-Transfer receive_packet(const Fd& socket, Packet& packet);
+PacketResult receive_packet(const Fd& socket, Packet& packet);
 
 }  // namespace tensorbus::os

@@ -137,18 +137,18 @@ TEST(UnixSocketTest, CarriesPacketsDescriptorsAndCredentials) {
   EXPECT_NE(overflow_uid(), 0u);
 
   Packet packet;
-  EXPECT_EQ(receive_packet(server, packet), Transfer::would_block);
+  EXPECT_EQ(receive_packet(server, packet), PacketResult::would_block);
   EventFd event;
-  EXPECT_EQ(send_packet(client, "one", {event.get(), event.get()}), Transfer::done);
-  EXPECT_EQ(send_packet(client, std::string(most_packet_bytes, 'x')), Transfer::done);
-  EXPECT_EQ(receive_packet(server, packet), Transfer::done);
+  EXPECT_EQ(send_packet(client, "one", {event.get(), event.get()}), PacketResult::done);
+  EXPECT_EQ(send_packet(client, std::string(most_packet_bytes, 'x')), PacketResult::done);
+  EXPECT_EQ(receive_packet(server, packet), PacketResult::done);
   EXPECT_EQ(packet.bytes, "one");
   ASSERT_EQ(packet.fds.size(), 2u);
   const std::uint64_t count = 1;
   ASSERT_EQ(::write(packet.fds[1].get(), &count, sizeof count), 8);
   pollfd ready{event.get(), POLLIN, 0};
   EXPECT_EQ(::poll(&ready, 1, 0), 1);
-  EXPECT_EQ(receive_packet(server, packet), Transfer::done);
+  EXPECT_EQ(receive_packet(server, packet), PacketResult::done);
   EXPECT_EQ(packet.bytes.size(), most_packet_bytes);
   EXPECT_TRUE(packet.fds.empty());
 }
@@ -162,8 +162,8 @@ TEST(UnixSocketTest, SaysWhenTheOtherEndIsGoneOrWasNeverThere) {
   const Fd server = accept_one(listener);
   client.reset();
   Packet packet;
-  EXPECT_EQ(receive_packet(server, packet), Transfer::closed);
-  EXPECT_EQ(send_packet(server, "x"), Transfer::closed);
+  EXPECT_EQ(receive_packet(server, packet), PacketResult::closed);
+  EXPECT_EQ(send_packet(server, "x"), PacketResult::closed);
 }
 
 TEST(ForkTest, RegisteredDescriptorsAreClosedInChildren) {
@@ -178,7 +178,7 @@ TEST(ForkTest, RegisteredDescriptorsAreClosedInChildren) {
   pollfd hung_up{server.get(), POLLIN, 0};
   EXPECT_EQ(::poll(&hung_up, 1, 5000), 1);
   Packet packet;
-  EXPECT_EQ(receive_packet(server, packet), Transfer::closed);
+  EXPECT_EQ(receive_packet(server, packet), PacketResult::closed);
 }
 
 TEST(ForkTest, SocketsThatASetWatchesAreClosedInChildren) {
