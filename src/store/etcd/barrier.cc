@@ -48,9 +48,9 @@ Arrival parse_arrival(const std::string& text) {
 
 }  // namespace
 
-Barrier::Barrier(std::shared_ptr<Link> link, Leases& leases, const std::string& name,
+Barrier::Barrier(std::shared_ptr<Access> access, Leases& leases, const std::string& name,
                  std::size_t count, const std::string& member)
-    : link_(std::move(link)),
+    : access_(std::move(access)),
       leases_(leases),
       name_(name),
       count_(count),
@@ -97,7 +97,7 @@ void Barrier::arrive(const Call& call) {
     Transaction transaction;
     transaction.success.push_back(put(own_, arrival(count_, member_), presence_->lease->id));
     try {
-      link_->session.write(transaction, call);
+      access_->session.write(transaction, call);
       acknowledged_ = true;
       return;
     } catch (const Refusal& refusal) {
@@ -120,7 +120,7 @@ Barrier::View Barrier::look(const Call& call) {
   const Json question = {
       {"success", Json::array({range(KeyRange::one(own_), true),
                                range(KeyRange::one(presence_->key), true), std::move(oldest)})}};
-  const Json answer = link_->gateway.call("/v3/kv/txn", question, call).json;
+  const Json answer = access_->gateway.call("/v3/kv/txn", question, call).json;
   View view;
   view.inside = number(response_at(answer, 0, "response_range"), "count") > 0;
   view.present = number(response_at(answer, 1, "response_range"), "count") > 0;
@@ -143,7 +143,7 @@ void Barrier::release(const Call& call) {
   oldest["request_range"]["limit"] = std::to_string(count_);
   const Json question = {
       {"success", Json::array({range(KeyRange::one(turn), true), std::move(oldest)})}};
-  const Json answer = link_->gateway.call("/v3/kv/txn", question, call).json;
+  const Json answer = access_->gateway.call("/v3/kv/txn", question, call).json;
   const auto turns = key_values(response_at(answer, 0, "response_range"));
   const auto members = key_values(response_at(answer, 1, "response_range"));
   if (members.size() < count_) return;
@@ -154,12 +154,12 @@ void Barrier::release(const Call& call) {
   operations.push_back(put(turn, ""));
   for (const KeyValue& member : members) operations.push_back(erase(member.key));
   transaction.success = packed(std::move(operations));
-  link_->session.write(transaction, call);
+  access_->session.write(transaction, call);
 }
 
 void Barrier::await_change(std::int64_t after_revision, const Call& call) {
   using Kind = WatchStream::Message::Kind;
-  WatchStream stream(link_->gateway, KeyRange::one(own_), after_revision + 1, call);
+  WatchStream stream(access_->gateway, KeyRange::one(own_), after_revision + 1, call);
   // Whatever comes but the beginning is worth a look: a change, silence, a lost connection.
   auto message = stream.next(call.until(Deadline::after(created_limit)));
   if (message && message->kind == Kind::created) message = stream.next(call);
@@ -172,13 +172,13 @@ bool Barrier::withdraw(const Call& call) {
   transaction.compare.push_back(exists(own_));
   transaction.success.push_back(erase(own_));
   transaction.success.push_back(put(base_ + "turn", ""));
-  if (link_->session.write(transaction, call).applied) return true;
+  if (access_->session.write(transaction, call).applied) return true;
   // An arrival that was never acknowledged may also have got lost.
   return !acknowledged_ || !look(call).present;
 }
 
 void Barrier::leave(const Status& reason) {
-  Call last = link_->call(Deadline::after(withdraw_limit));
+  Call last = access_->call(Deadline::after(withdraw_limit));
   last.interruptible = false;
   std::string missing = reason.message;
   try {
@@ -200,7 +200,7 @@ std::string Barrier::who_is_missing(const Call& call) {
   const Json question = arrivals_by_age()["request_range"];
   std::vector<std::string> arrived;
   for (const KeyValue& found :
-       key_values(link_->gateway.call("/v3/kv/range", question, call).json)) {
+       key_values(access_->gateway.call("/v3/kv/range", question, call).json)) {
     arrived.push_back(parse_arrival(found.value).member);
   }
   return describe_arrivals(name_, count_, std::move(arrived));

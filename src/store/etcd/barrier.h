@@ -16,8 +16,8 @@ namespace tensorbus::store::etcd {
 
 class Barrier {
  public:
-  Barrier(std::shared_ptr<Link> link, Leases& leases, const std::string& name, std::size_t count,
-          const std::string& member);
+  Barrier(std::shared_ptr<Access> access, Leases& leases, const std::string& name,
+          std::size_t count, const std::string& member);
 
   // Once. Throws Error(timeout) saying who is missing; the caller is out then.
   void pass(const Call& call);
@@ -42,7 +42,7 @@ class Barrier {
   void leave(const Status& reason);
   std::string who_is_missing(const Call& call);
 
-  const std::shared_ptr<Link> link_;
+  const std::shared_ptr<Access> access_;
   Leases& leases_;
   const std::string name_;
   const std::size_t count_;

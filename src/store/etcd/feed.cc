@@ -10,8 +10,8 @@ constexpr std::chrono::seconds first_answer_limit{5};
 
 }  // namespace
 
-Feed::Feed(std::shared_ptr<Link> link, KeyRange range, bool values)
-    : link_(std::move(link)), range_(std::move(range)), values_(values) {}
+Feed::Feed(std::shared_ptr<Access> access, KeyRange range, bool values)
+    : access_(std::move(access)), range_(std::move(range)), values_(values) {}
 
 std::optional<Feed::Step> Feed::next(const Call& call) {
   while (true) {
@@ -35,7 +35,7 @@ bool Feed::connect(const Call& call) {
       snapshot_needed_ = true;
       return true;
     }
-    auto stream = std::make_unique<WatchStream>(link_->gateway, range_, revision_ + 1, call);
+    auto stream = std::make_unique<WatchStream>(access_->gateway, range_, revision_ + 1, call);
     auto message = stream->next(call.until(Deadline::after(first_answer_limit)));
     if (message && message->kind == WatchStream::Message::Kind::created) {
       stream_ = std::move(stream);
@@ -49,11 +49,11 @@ bool Feed::connect(const Call& call) {
     if (message) {
       accept(std::move(*message));
     } else {
-      lost_cause_ = link_->gateway.settle({true, 0, {}, "no answer for 5 s"});
+      lost_cause_ = access_->gateway.settle({true, 0, {}, "no answer for 5 s"});
     }
     if (!backoff_.sleep(call)) {
       throw Error(Code::unreachable, fmt::format("{} cannot be reached by the deadline: {}",
-                                                 link_->gateway.name(), lost_cause_));
+                                                 access_->gateway.name(), lost_cause_));
     }
   }
   return true;
@@ -85,17 +85,17 @@ void Feed::accept(WatchStream::Message message) {
   }
 }
 
-bool Feed::resumable(const Call& call) { return link_->session.data_id(call) == data_id_; }
+bool Feed::resumable(const Call& call) { return access_->session.data_id(call) == data_id_; }
 
 Feed::Step Feed::take_snapshot(const Call& call) {
   const Json question = {{"success", Json::array({range(range_, !values_),
                                                   range(KeyRange::one(own_key("data_id")))})}};
   while (true) {
-    const Json answer = link_->gateway.call("/v3/kv/txn", question, call).json;
+    const Json answer = access_->gateway.call("/v3/kv/txn", question, call).json;
     const auto id = key_values(response_at(answer, 1, "response_range"));
     if (id.empty()) {
       // An etcd that has just lost its data; give it a name, then look again.
-      link_->session.data_id(call);
+      access_->session.data_id(call);
       continue;
     }
     Step step;

@@ -21,7 +21,7 @@ class Feed {
   };
 
   // Snapshots come without values unless `values`.
-  Feed(std::shared_ptr<Link> link, KeyRange range, bool values);
+  Feed(std::shared_ptr<Access> access, KeyRange range, bool values);
 
   // The first step is a snapshot; another snapshot comes when etcd cannot tell the changes any
   // more, because etcd forgot them (compaction) or lost its data. Nothing at the deadline; throws
@@ -37,7 +37,7 @@ class Feed {
   bool resumable(const Call& call);
   void accept(WatchStream::Message message);
 
-  const std::shared_ptr<Link> link_;
+  const std::shared_ptr<Access> access_;
   const KeyRange range_;
   bool values_;
   bool snapshot_needed_ = true;

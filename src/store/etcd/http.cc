@@ -38,11 +38,11 @@ std::string describe(httplib::Error error) {
 }
 
 void set_option(int socket, int level, int name, int value) {
-  // Best effort: without it the connection works, only a dead link is noticed later.
+  // Best effort: without it the connection works, only its loss is noticed later.
   [[maybe_unused]] const int result = ::setsockopt(socket, level, name, &value, sizeof value);
 }
 
-// A link that was cut without a word is noticed after 6 s, also by a watch that only listens.
+// A connection that was cut without a word is noticed after 6 s, also by a watch that only listens.
 void prepare(int socket) {
   set_option(socket, SOL_SOCKET, SO_KEEPALIVE, 1);
   set_option(socket, IPPROTO_TCP, TCP_KEEPIDLE, 2);

@@ -40,10 +40,10 @@ std::shared_ptr<LeaseState> Leases::take(std::chrono::seconds time_to_live, bool
   lease->id = random_lease_id();
   lease->keep_alive = keep_alive;
   lease->publish_again = publish_again;
-  const std::string data_id = link_->session.data_id(call);
+  const std::string data_id = access_->session.data_id(call);
   const TimePoint asked = now();
   lease->time_to_live =
-      std::chrono::seconds(grant_lease(link_->gateway, lease->id, time_to_live.count(), call));
+      std::chrono::seconds(grant_lease(access_->gateway, lease->id, time_to_live.count(), call));
   lease->due = asked + keep_alive_interval(*lease);
   const Lock lock(lease->mutex);
   lease->data_id = data_id;
@@ -61,7 +61,7 @@ bool Leases::alive(LeaseState& lease) const {
 
 bool Leases::refresh(LeaseState& lease, const Call& call) {
   const TimePoint asked = now();
-  const Answer answer = link_->gateway.call("/v3/lease/keepalive", lease_id(lease), call);
+  const Answer answer = access_->gateway.call("/v3/lease/keepalive", lease_id(lease), call);
   if (number(child(answer.json, "result"), "TTL") <= 0) return recover(lease, call);
   const Lock lock(lease.mutex);
   lease.refreshed = asked;
@@ -69,7 +69,7 @@ bool Leases::refresh(LeaseState& lease, const Call& call) {
 }
 
 bool Leases::recover(LeaseState& lease, const Call& call) {
-  const std::string data_id = link_->session.data_id(call);
+  const std::string data_id = access_->session.data_id(call);
   const TimePoint asked = now();
   {
     const Lock lock(lease.mutex);
@@ -77,8 +77,8 @@ bool Leases::recover(LeaseState& lease, const Call& call) {
     if (lease.dead) return false;
   }
   log::warn("{} came back without its data: publishing the keys of a lease again",
-            link_->gateway.name());
-  grant_lease(link_->gateway, lease.id, lease.time_to_live.count(), call);
+            access_->gateway.name());
+  grant_lease(access_->gateway, lease.id, lease.time_to_live.count(), call);
   publish(lease, call);
   const Lock lock(lease.mutex);
   lease.data_id = data_id;
@@ -97,12 +97,12 @@ void Leases::publish(LeaseState& lease, const Call& call) {
     Transaction transaction;
     transaction.compare.push_back(version_is(key, 0));
     transaction.success.push_back(put(key, value, lease.id));
-    link_->session.write(transaction, call);
+    access_->session.write(transaction, call);
   }
 }
 
 void Leases::revoke(const std::shared_ptr<LeaseState>& lease, const Call& call) {
-  revoke_lease(link_->gateway, lease->id, call);
+  revoke_lease(access_->gateway, lease->id, call);
   {
     const Lock lock(lease->mutex);
     lease->dead = true;
@@ -146,7 +146,7 @@ std::shared_ptr<Presence> Leases::presence(const Call& call) {
   presence->key = own_key("presence/" + random_name());
   Transaction transaction;
   transaction.success.push_back(put(presence->key, "", presence->lease->id));
-  link_->session.write(transaction, call);
+  access_->session.write(transaction, call);
   // If another caller was faster, this one lives as long as its user and then lapses.
   signal_.notify([&]() REQUIRES(signal_.mutex) {
     if (!presence_ || !alive(*presence_->lease)) presence_ = presence;
@@ -189,7 +189,7 @@ std::shared_ptr<LeaseState> Leases::next_due() {
 
 void Leases::run() {
   os::block_signals_in_this_thread();
-  Call background = link_->call(Deadline::never());
+  Call background = access_->call(Deadline::never());
   background.interruptible = false;
   while (true) {
     std::shared_ptr<LeaseState> lease;
@@ -213,7 +213,7 @@ void Leases::run() {
       lease->due = now() + interval;
       if (!refresh(*lease, background.until(Deadline::after(limit)))) {
         log::error("a lease lapsed because {} was not reached in time; its keys are gone",
-                   link_->gateway.name());
+                   access_->gateway.name());
       }
       lease->failing = false;
     } catch (const Error& error) {
@@ -246,7 +246,7 @@ void Leases::revoke_at_close(bool all, const Call& call) {
 }
 
 void EtcdLease::refresh(Deadline deadline) {
-  if (!leases_->refresh(*state_, link_->call(deadline))) throw_lapsed();
+  if (!leases_->refresh(*state_, access_->call(deadline))) throw_lapsed();
 }
 
 }  // namespace tensorbus::store::etcd

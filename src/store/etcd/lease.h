@@ -8,7 +8,7 @@
 #include <vector>
 
 #include "base/mutex.h"
-#include "store/etcd/link.h"
+#include "store/etcd/access.h"
 
 namespace tensorbus::store::etcd {
 
@@ -38,7 +38,7 @@ struct Presence {
 
 class Leases {
  public:
-  explicit Leases(std::shared_ptr<Link> link) : link_(std::move(link)) {}
+  explicit Leases(std::shared_ptr<Access> access) : access_(std::move(access)) {}
   ~Leases() { stop(); }
   Leases(const Leases&) = delete;
   Leases& operator=(const Leases&) = delete;
@@ -75,7 +75,7 @@ class Leases {
   std::shared_ptr<LeaseState> next_due() REQUIRES(signal_.mutex);
   void run();
 
-  const std::shared_ptr<Link> link_;
+  const std::shared_ptr<Access> access_;
   Signal signal_;
   std::vector<std::shared_ptr<LeaseState>> owned_ GUARDED_BY(signal_.mutex);
   std::vector<std::weak_ptr<LeaseState>> kept_ GUARDED_BY(signal_.mutex);
@@ -87,20 +87,20 @@ class Leases {
 
 class EtcdLease final : public Lease {
  public:
-  EtcdLease(std::shared_ptr<Link> link, std::shared_ptr<Leases> leases,
+  EtcdLease(std::shared_ptr<Access> access, std::shared_ptr<Leases> leases,
             std::shared_ptr<LeaseState> state)
-      : link_(std::move(link)), leases_(std::move(leases)), state_(std::move(state)) {}
+      : access_(std::move(access)), leases_(std::move(leases)), state_(std::move(state)) {}
 
   Duration time_to_live() const noexcept override { return state_->time_to_live; }
   bool alive() const noexcept override { return leases_->alive(*state_); }
   void refresh(Deadline deadline) override;
-  void revoke(Deadline deadline) override { leases_->revoke(state_, link_->call(deadline)); }
+  void revoke(Deadline deadline) override { leases_->revoke(state_, access_->call(deadline)); }
 
   bool belongs_to(const Leases& leases) const noexcept { return leases_.get() == &leases; }
   LeaseState& state() const noexcept { return *state_; }
 
  private:
-  std::shared_ptr<Link> link_;
+  std::shared_ptr<Access> access_;
   std::shared_ptr<Leases> leases_;
   std::shared_ptr<LeaseState> state_;
 };

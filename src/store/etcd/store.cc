@@ -52,12 +52,12 @@ class EtcdStore final : public Store {
  public:
   explicit EtcdStore(const StoreUrl& url)
       : url_(url.to_string()),
-        link_(std::make_shared<Link>(url)),
-        leases_(std::make_shared<Leases>(link_)) {}
+        access_(std::make_shared<Access>(url)),
+        leases_(std::make_shared<Leases>(access_)) {}
   ~EtcdStore() override { close(false); }
 
   // Finds out whether etcd is there and lets us in.
-  void open(Deadline deadline) { link_->session.data_id(call(deadline)); }
+  void open(Deadline deadline) { access_->session.data_id(call(deadline)); }
 
   Capabilities capabilities() const override { return {true, true, true, true, largest_value}; }
   std::string url() const override { return url_; }
@@ -91,7 +91,7 @@ class EtcdStore final : public Store {
   };
 
   Call call(Deadline deadline, Cancellation* cancellation = nullptr) {
-    return link_->call(deadline, cancellation);
+    return access_->call(deadline, cancellation);
   }
   static Held held_in(const Json& range_answer);
   // Reads the key and writes what `decide` makes of it, again if it changed in between. Returns the
@@ -101,7 +101,7 @@ class EtcdStore final : public Store {
   LeaseState* state_of(Lease* lease) const;
 
   const std::string url_;
-  const std::shared_ptr<Link> link_;
+  const std::shared_ptr<Access> access_;
   const std::shared_ptr<Leases> leases_;
   Mutex close_mutex_;
   bool closed_ GUARDED_BY(close_mutex_) = false;
@@ -135,7 +135,7 @@ void EtcdStore::set(std::span<const Entry> entries, Deadline deadline, Lease* le
   while (true) {
     if (state != nullptr && !leases_->alive(*state)) throw_lapsed();
     try {
-      link_->session.write(transaction, until);
+      access_->session.write(transaction, until);
       leases_->remember(state, entries);
       return;
     } catch (const Refusal& refusal) {
@@ -165,7 +165,7 @@ std::vector<std::optional<std::string>> EtcdStore::get(std::span<const std::stri
         keys.subspan(values.size(), std::min(max_operations, keys.size() - values.size()));
     Json ranges = Json::array();
     for (const std::string& key : part) ranges.push_back(range(KeyRange::one(key)));
-    const Json answer = link_->gateway.call("/v3/kv/txn", {{"success", ranges}}, until).json;
+    const Json answer = access_->gateway.call("/v3/kv/txn", {{"success", ranges}}, until).json;
     for (std::size_t i = 0; i < part.size(); ++i) {
       values.push_back(held_in(response_at(answer, i, "response_range")).value);
     }
@@ -182,7 +182,7 @@ EtcdStore::Held EtcdStore::held_in(const Json& range_answer) {
 bool EtcdStore::exists(const std::string& key, Deadline deadline) {
   check_key(key);
   const Json question = range(KeyRange::one(key), true)["request_range"];
-  return number(link_->gateway.call("/v3/kv/range", question, call(deadline)).json, "count") > 0;
+  return number(access_->gateway.call("/v3/kv/range", question, call(deadline)).json, "count") > 0;
 }
 
 bool EtcdStore::erase(const std::string& key, Deadline deadline) {
@@ -190,7 +190,7 @@ bool EtcdStore::erase(const std::string& key, Deadline deadline) {
   Transaction transaction;
   transaction.compare.push_back(etcd::exists(key));
   transaction.success.push_back(etcd::erase(key));
-  const bool existed = link_->session.write(transaction, call(deadline)).applied;
+  const bool existed = access_->session.write(transaction, call(deadline)).applied;
   leases_->forget(key);
   return existed;
 }
@@ -199,7 +199,7 @@ std::pair<EtcdStore::Value, bool> EtcdStore::update(
     const std::string& key, bool keep_lease, const Call& call,
     const std::function<Value(const Value&)>& decide) {
   const Json read = range(KeyRange::one(key));
-  Held held = held_in(link_->gateway.call("/v3/kv/range", read["request_range"], call).json);
+  Held held = held_in(access_->gateway.call("/v3/kv/range", read["request_range"], call).json);
   while (true) {
     const Value decided = decide(held.value);
     if (!decided) return {std::move(held.value), false};
@@ -209,7 +209,7 @@ std::pair<EtcdStore::Value, bool> EtcdStore::update(
     if (keep_lease && held.value) write["request_put"]["ignore_lease"] = true;
     transaction.success.push_back(std::move(write));
     transaction.failure.push_back(read);
-    const WriteResult result = link_->session.write(transaction, call);
+    const WriteResult result = access_->session.write(transaction, call);
     if (result.applied) {
       keep_lease ? leases_->revise(key, *decided) : leases_->forget(key);
       return {decided, true};
@@ -249,7 +249,7 @@ std::vector<std::string> EtcdStore::list(const std::string& prefix, Deadline dea
   const Json question = range(KeyRange::prefix(prefix), true)["request_range"];
   std::vector<std::string> keys;
   for (KeyValue& found :
-       key_values(link_->gateway.call("/v3/kv/range", question, call(deadline)).json)) {
+       key_values(access_->gateway.call("/v3/kv/range", question, call(deadline)).json)) {
     if (!is_own(found.key)) keys.push_back(std::move(found.key));
   }
   std::sort(keys.begin(), keys.end());
@@ -259,51 +259,51 @@ std::vector<std::string> EtcdStore::list(const std::string& prefix, Deadline dea
 WaitResult EtcdStore::wait(const Condition& condition, Deadline deadline,
                            Cancellation* cancellation) {
   check_condition(condition);
-  return etcd::wait(link_, condition, call(deadline, cancellation));
+  return etcd::wait(access_, condition, call(deadline, cancellation));
 }
 
 void EtcdStore::barrier(const std::string& name, std::size_t count, const std::string& member,
                         Deadline deadline, Cancellation* cancellation) {
   check_barrier(name, count);
-  Barrier(link_, *leases_, name, count, member).pass(call(deadline, cancellation));
+  Barrier(access_, *leases_, name, count, member).pass(call(deadline, cancellation));
 }
 
 std::unique_ptr<Watch> EtcdStore::watch(const std::string& prefix, bool current,
                                         Deadline deadline) {
   check_key(prefix);
-  return std::make_unique<EtcdWatch>(link_, prefix, current, deadline);
+  return std::make_unique<EtcdWatch>(access_, prefix, current, deadline);
 }
 
 std::shared_ptr<Lease> EtcdStore::lease(Duration time_to_live, LeaseOptions options,
                                         Deadline deadline) {
   check_time_to_live(time_to_live);
   return std::make_shared<EtcdLease>(
-      link_, leases_, leases_->grant(time_to_live, options.keep_alive, call(deadline)));
+      access_, leases_, leases_->grant(time_to_live, options.keep_alive, call(deadline)));
 }
 
 void EtcdStore::close(bool cleanup) noexcept {
   const Lock lock(close_mutex_);
   if (closed_) return;
   closed_ = true;
-  if (link_->forked()) {
+  if (access_->forked()) {
     // Threads that are not there cannot be joined, so what waits for them is never destroyed.
-    new auto(link_);
+    new auto(access_);
     new auto(leases_);
     return;
   }
-  link_->closing.cancel();
+  access_->closing.cancel();
   leases_->stop();
-  if (cleanup || link_->gateway.reachable()) {
+  if (cleanup || access_->gateway.reachable()) {
     Call last{Deadline::after(close_limit)};
     last.interruptible = false;
     try {
       leases_->revoke_at_close(cleanup, last);
-      link_->session.end(last);
+      access_->session.end(last);
     } catch (const std::exception& error) {
       log::warn("closing {}: {}; leases lapse by themselves", url_, error.what());
     }
   }
-  link_->gateway.stop();
+  access_->gateway.stop();
 }
 
 }  // namespace

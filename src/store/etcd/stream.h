@@ -7,7 +7,7 @@
 #include <string>
 #include <vector>
 
-#include "store/etcd/link.h"
+#include "store/etcd/access.h"
 
 namespace tensorbus::store::etcd {
 

@@ -78,9 +78,10 @@ std::string Matches::shortfall() const {
   return message;
 }
 
-WaitResult wait(const std::shared_ptr<Link>& link, const Condition& condition, const Call& call) {
+WaitResult wait(const std::shared_ptr<Access>& access, const Condition& condition,
+                const Call& call) {
   Matches matching(condition);
-  Feed feed(link, range_of(condition), !condition.is_pattern || condition.value);
+  Feed feed(access, range_of(condition), !condition.is_pattern || condition.value);
   // However short its time, a wait looks once: a deadline of zero asks what holds now.
   Call looking = call;
   if (call.deadline.remaining() < one_look) looking.deadline = Deadline::after(one_look);
@@ -89,7 +90,7 @@ WaitResult wait(const std::shared_ptr<Link>& link, const Condition& condition, c
     looking = call;
     if (!step) {
       throw Error(Code::timeout,
-                  fmt::format("timed out; {} ({})", matching.shortfall(), link->gateway.name()));
+                  fmt::format("timed out; {} ({})", matching.shortfall(), access->gateway.name()));
     }
     matching.apply(*step);
   } while (!matching.satisfied());

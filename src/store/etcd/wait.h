@@ -27,6 +27,7 @@ class Matches {
   std::string value_;  // of the key, when the condition is not a pattern
 };
 
-WaitResult wait(const std::shared_ptr<Link>& link, const Condition& condition, const Call& call);
+WaitResult wait(const std::shared_ptr<Access>& access, const Condition& condition,
+                const Call& call);
 
 }  // namespace tensorbus::store::etcd

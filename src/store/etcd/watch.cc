@@ -6,9 +6,9 @@
 
 namespace tensorbus::store::etcd {
 
-EtcdWatch::EtcdWatch(std::shared_ptr<Link> link, const std::string& prefix, bool current,
+EtcdWatch::EtcdWatch(std::shared_ptr<Access> access, const std::string& prefix, bool current,
                      Deadline deadline)
-    : link_(link), prefix_(prefix), feed_(link, KeyRange::prefix(prefix), current) {
+    : access_(access), prefix_(prefix), feed_(access, KeyRange::prefix(prefix), current) {
   const Call until = call(deadline, nullptr);
   auto first = feed_.next(until);
   for (StoreEvent& event : first->events) {
@@ -19,12 +19,12 @@ EtcdWatch::EtcdWatch(std::shared_ptr<Link> link, const std::string& prefix, bool
   revision_ = first->revision;
   feed_.want_values();
   if (!feed_.connect(until)) {
-    throw Error(Code::timeout, link_->gateway.name() + " did not take the watch in time");
+    throw Error(Code::timeout, access_->gateway.name() + " did not take the watch in time");
   }
 }
 
 Call EtcdWatch::call(Deadline deadline, Cancellation* cancellation) {
-  Call made = link_->call(deadline, cancellation);
+  Call made = access_->call(deadline, cancellation);
   made.closing_watch = &closing_;
   return made;
 }

@@ -11,7 +11,8 @@ namespace tensorbus::store::etcd {
 class EtcdWatch final : public Watch {
  public:
   // Returns when etcd has the watch.
-  EtcdWatch(std::shared_ptr<Link> link, const std::string& prefix, bool current, Deadline deadline);
+  EtcdWatch(std::shared_ptr<Access> access, const std::string& prefix, bool current,
+            Deadline deadline);
 
   StoreEvent next(Deadline deadline, Cancellation* cancellation) override;
   void close() noexcept override { closing_.cancel(); }
@@ -22,7 +23,7 @@ class EtcdWatch final : public Watch {
   // What must have happened between the last step and the snapshot.
   void report_difference(Feed::Step snapshot);
 
-  const std::shared_ptr<Link> link_;
+  const std::shared_ptr<Access> access_;
   const std::string prefix_;
   Cancellation closing_;
   Feed feed_;

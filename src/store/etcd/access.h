@@ -1,4 +1,4 @@
-// What a store, its watches and its leases share. The link ends with the last of them.
+// The access to etcd that a store, its watches and its leases share; the last of them ends it.
 #pragma once
 
 #include "os/process/fork.h"
@@ -6,8 +6,8 @@
 
 namespace tensorbus::store::etcd {
 
-struct Link {
-  explicit Link(const StoreUrl& url) : gateway(url), session(gateway) {}
+struct Access {
+  explicit Access(const StoreUrl& url) : gateway(url), session(gateway) {}
 
   // Whether this is the child of a fork: a child has the objects, but neither the threads nor the
   // connections.
