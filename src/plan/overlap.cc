@@ -20,9 +20,9 @@ class Descent {
     std::map<std::int64_t, Spans> by_coordinate;
     for (Span span : spans) {
       while (span.length > 0) {
-        const Division::Place place = division.locate(span.source);
-        const std::int64_t length = std::min(span.length, place.remaining);
-        append(by_coordinate[place.coordinate], {place.local, span.target, length});
+        const Division::Located located = division.locate(span.source);
+        const std::int64_t length = std::min(span.length, located.remaining);
+        append(by_coordinate[located.coordinate], {located.local, span.target, length});
         span.source += length;
         span.target += length;
         span.length -= length;

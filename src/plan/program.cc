@@ -98,11 +98,12 @@ class Compiler {
   Program finish() && { return std::move(program_); }
 
  private:
-  struct Place {
+  // In bytes from the first elements of the two tensors.
+  struct Offsets {
     std::int64_t source = 0;
     std::int64_t target = 0;
 
-    Place after(const Loop& loop, std::int64_t steps) const {
+    Offsets after(const Loop& loop, std::int64_t steps) const {
       return {source + steps * loop.source, target + steps * loop.target};
     }
   };
@@ -110,7 +111,7 @@ class Compiler {
   void add_box(const std::vector<std::vector<Stripe>>& stripes,
                const std::vector<std::size_t>& choice, const Side& source, const Side& target) {
     Nest nest;
-    Place first;
+    Offsets first;
     for (std::size_t dim = 0; dim < stripes.size(); ++dim) {
       const Stripe& stripe = stripes[dim][choice[dim]];
       const std::int64_t source_stride = source.strides[dim];
@@ -143,42 +144,42 @@ class Compiler {
   }
 
   // Elements [begin, end) of the loops from `level` on: a ragged start, whole steps, a ragged end.
-  void add_range(std::size_t level, Place place, std::int64_t begin, std::int64_t end) {
+  void add_range(std::size_t level, Offsets offsets, std::int64_t begin, std::int64_t end) {
     const Loop& loop = loops_[level];
     const std::int64_t inner = inner_[level];
     if (inner == 1 && level + 1 == loops_.size()) {
-      add_run(place.after(loop, begin), level, end - begin);
+      add_run(offsets.after(loop, begin), level, end - begin);
       return;
     }
     std::int64_t step = begin / inner;
     if (begin % inner != 0) {
       const std::int64_t start = step * inner;
-      add_range(level + 1, place.after(loop, step), begin - start, std::min(inner, end - start));
+      add_range(level + 1, offsets.after(loop, step), begin - start, std::min(inner, end - start));
       ++step;
     }
     const std::int64_t end_step = end / inner;
-    if (step < end_step) add_steps(level, place.after(loop, step), end_step - step);
+    if (step < end_step) add_steps(level, offsets.after(loop, step), end_step - step);
     if (end % inner != 0 && end_step >= step) {
-      add_range(level + 1, place.after(loop, end_step), 0, end - end_step * inner);
+      add_range(level + 1, offsets.after(loop, end_step), 0, end - end_step * inner);
     }
   }
 
   // `count` whole steps of the loop at `level`; a run has room for two loops above the innermost.
-  void add_steps(std::size_t level, Place place, std::int64_t count) {
+  void add_steps(std::size_t level, Offsets offsets, std::int64_t count) {
     if (loops_.size() - level <= 3) {
-      add_run(place, level, count);
+      add_run(offsets, level, count);
       return;
     }
     for (std::int64_t step = 0; step < count; ++step) {
-      add_steps(level + 1, place.after(loops_[level], step), loops_[level + 1].count);
+      add_steps(level + 1, offsets.after(loops_[level], step), loops_[level + 1].count);
     }
   }
 
-  void add_run(Place place, std::size_t level, std::int64_t count) {
+  void add_run(Offsets offsets, std::size_t level, std::int64_t count) {
     Run run;
     run.part = program_.parts.size() - 1;
-    run.source = place.source;
-    run.target = place.target;
+    run.source = offsets.source;
+    run.target = offsets.target;
     run.wire = wire_ % chunk_bytes_;
     const std::size_t depth = loops_.size() - level;
     run.length = depth == 1 ? count : loops_.back().count;

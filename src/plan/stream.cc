@@ -53,7 +53,7 @@ void check_chunk_bytes(std::int64_t chunk_bytes) {
 }
 
 // Where the local tensors of a plan begin, among all those of a batch.
-struct Place {
+struct FirstTensors {
   std::size_t source = 0;
   std::size_t target = 0;
 
@@ -63,10 +63,10 @@ struct Place {
   }
 };
 
-void append(Stream& stream, Place place, const Plan& plan, const ShapedPiece& shaped) {
+void append(Stream& stream, FirstTensors first, const Plan& plan, const ShapedPiece& shaped) {
   Part part;
-  part.source_tensor = place.source + shaped.piece.source_box;
-  part.target_tensor = place.target + shaped.piece.target_box;
+  part.source_tensor = first.source + shaped.piece.source_box;
+  part.target_tensor = first.target + shaped.piece.target_box;
   part.types = plan.types();
   part.wire = plan.wire_dtype();
   part.source_shape = shaped.source_shape;
@@ -98,9 +98,9 @@ std::vector<Stream> read_streams(std::span<const Plan> batch, Rank reader,
   check_chunk_bytes(chunk_bytes);
   PieceCache cache;
   std::map<Group, Stream> streams;
-  Place next;
+  FirstTensors next;
   for (const Plan& plan : batch) {
-    const Place place = next;
+    const FirstTensors first = next;
     next.pass(plan);
     if (!plan.has_target(reader)) continue;
     const auto reads = [reader](const Plan& any) { return any.reads(reader); };
@@ -108,7 +108,7 @@ std::vector<Stream> read_streams(std::span<const Plan> batch, Rank reader,
       const Piece& piece = shaped.piece;
       Stream& stream = streams[piece.source];
       if (stream.parts.empty()) stream = {reader, piece.source, {}, chunk_bytes, 0, 0};
-      append(stream, place, plan, shaped);
+      append(stream, first, plan, shaped);
     }
   }
   return values(std::move(streams));
@@ -119,9 +119,9 @@ std::vector<Stream> serve_streams(std::span<const Plan> batch, Rank source,
   check_chunk_bytes(chunk_bytes);
   PieceCache cache;
   std::map<std::pair<Rank, Group>, Stream> streams;
-  Place next;
+  FirstTensors next;
   for (const Plan& plan : batch) {
-    const Place place = next;
+    const FirstTensors first = next;
     next.pass(plan);
     if (!plan.has_source(source)) continue;
     const auto serves = [source](const Plan& any) { return any.serves(source); };
@@ -129,7 +129,7 @@ std::vector<Stream> serve_streams(std::span<const Plan> batch, Rank source,
       const Piece& piece = shaped.piece;
       Stream& stream = streams[{piece.target, piece.source}];
       if (stream.parts.empty()) stream = {piece.target, piece.source, {}, chunk_bytes, 0, 0};
-      append(stream, place, plan, shaped);
+      append(stream, first, plan, shaped);
     }
   }
   return values(std::move(streams));

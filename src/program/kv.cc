@@ -16,7 +16,7 @@ namespace tensorbus::program {
 namespace {
 
 // What all kv commands share.
-struct Place {
+struct KvOptions {
   std::string url;
   std::string space = "default";
   std::string component = "tensorbus";
@@ -31,10 +31,10 @@ struct Place {
 
 class Session {
  public:
-  explicit Session(const Place& place)
-      : url_(StoreUrl::parse(url_of(place))),
-        scope_(url_.space_or(place.space), place.component),
-        store_(tensorbus::connect(url_, {place.patience(), read_token(place.token_file)})) {}
+  explicit Session(const KvOptions& options)
+      : url_(StoreUrl::parse(url_of(options))),
+        scope_(url_.space_or(options.space), options.component),
+        store_(tensorbus::connect(url_, {options.patience(), read_token(options.token_file)})) {}
   ~Session() { store_->close(true); }
 
   Store* operator->() const { return store_.get(); }
@@ -42,8 +42,8 @@ class Session {
   std::string local(const std::string& key) const { return std::string(scope_.local(key)); }
 
  private:
-  static std::string url_of(const Place& place) {
-    if (!place.url.empty()) return place.url;
+  static std::string url_of(const KvOptions& options) {
+    if (!options.url.empty()) return options.url;
     if (const auto url = config::variable("TENSORBUS_STORE")) return *url;
     throw Error(Code::invalid_argument,
                 "which store? give --store URL or set TENSORBUS_STORE (for example "
@@ -56,7 +56,7 @@ class Session {
 };
 
 struct Arguments {
-  Place place;
+  KvOptions options;
   std::string key;
   std::string value;
   std::string member;
@@ -70,7 +70,7 @@ struct Arguments {
 
 // Of what agents keep in the store: lines for people. Nothing for other values.
 std::optional<std::string> lines_of(const Arguments& arguments, const std::string& value) {
-  if (arguments.place.component != bus::component_of_records) return std::nullopt;
+  if (arguments.options.component != bus::component_of_records) return std::nullopt;
   const auto key = bus::parse_key(arguments.key);
   if (!key) return std::nullopt;
   try {
@@ -82,9 +82,9 @@ std::optional<std::string> lines_of(const Arguments& arguments, const std::strin
 }
 
 int get(const Arguments& arguments) {
-  const Session session(arguments.place);
+  const Session session(arguments.options);
   const std::vector<std::string> keys{session.full(arguments.key)};
-  const auto value = session->get(keys, arguments.place.patience()).front();
+  const auto value = session->get(keys, arguments.options.patience()).front();
   if (!value) {
     std::cerr << fmt::format("tensorbus: key \"{}\" is absent\n", arguments.key);
     return exit_absent;
@@ -100,32 +100,32 @@ int get(const Arguments& arguments) {
 int set(const Arguments& arguments) {
   std::string value = arguments.value;
   if (value == "-") value.assign(std::istreambuf_iterator<char>(std::cin), {});
-  const Session session(arguments.place);
+  const Session session(arguments.options);
   const Entry entry{session.full(arguments.key), std::move(value)};
-  session->set({&entry, 1}, arguments.place.patience());
+  session->set({&entry, 1}, arguments.options.patience());
   return exit_ok;
 }
 
 int erase(const Arguments& arguments) {
-  const Session session(arguments.place);
-  if (session->erase(session.full(arguments.key), arguments.place.patience())) return exit_ok;
+  const Session session(arguments.options);
+  if (session->erase(session.full(arguments.key), arguments.options.patience())) return exit_ok;
   std::cerr << fmt::format("tensorbus: key \"{}\" is absent\n", arguments.key);
   return exit_absent;
 }
 
 int list(const Arguments& arguments) {
-  const Session session(arguments.place);
+  const Session session(arguments.options);
   for (const std::string& key :
-       session->list(session.full(arguments.key), arguments.place.patience())) {
+       session->list(session.full(arguments.key), arguments.options.patience())) {
     std::cout << session.local(key) << '\n';
   }
   return exit_ok;
 }
 
 int watch(const Arguments& arguments) {
-  const Session session(arguments.place);
+  const Session session(arguments.options);
   const auto watching =
-      session->watch(session.full(arguments.key), arguments.current, arguments.place.patience());
+      session->watch(session.full(arguments.key), arguments.current, arguments.options.patience());
   for (std::size_t seen = 0; arguments.events == 0 || seen < arguments.events; ++seen) {
     const StoreEvent event = watching->next(Deadline::never());
     const bool put = event.kind == StoreEvent::Kind::put;
@@ -137,7 +137,7 @@ int watch(const Arguments& arguments) {
 }
 
 int wait(const Arguments& arguments) {
-  const Session session(arguments.place);
+  const Session session(arguments.options);
   Condition condition;
   condition.key = session.full(arguments.key);
   condition.is_pattern = arguments.key.find_first_of("*?[") != std::string::npos;
@@ -146,19 +146,19 @@ int wait(const Arguments& arguments) {
   for (const std::string& key : arguments.candidates) {
     condition.candidates.push_back(session.full(key));
   }
-  const WaitResult result = session->wait(condition, arguments.place.deadline());
+  const WaitResult result = session->wait(condition, arguments.options.deadline());
   for (const std::string& key : result.keys) std::cout << session.local(key) << '\n';
   return exit_ok;
 }
 
 int barrier(const Arguments& arguments) {
-  const Session session(arguments.place);
+  const Session session(arguments.options);
   std::string member = arguments.member;
   if (member.empty()) {
     member = config::variable("RANK").value_or(fmt::format("pid {}", ::getpid()));
   }
   session->barrier(session.full(arguments.key), arguments.count, member,
-                   arguments.place.deadline());
+                   arguments.options.deadline());
   return exit_ok;
 }
 
@@ -182,16 +182,16 @@ void add_kv(CLI::App& app, Run& run) {
   const auto command = [&](const char* name, const char* help, int (*action)(const Arguments&)) {
     auto arguments = std::make_shared<Arguments>();
     CLI::App* sub = kv->add_subcommand(name, help);
-    Place& place = arguments->place;
-    sub->add_option("--store", place.url, "Store URL (default: $TENSORBUS_STORE)");
-    sub->add_option("--namespace", place.space, "First part of the full key")
+    KvOptions& options = arguments->options;
+    sub->add_option("--store", options.url, "Store URL (default: $TENSORBUS_STORE)");
+    sub->add_option("--namespace", options.space, "First part of the full key")
         ->capture_default_str();
-    sub->add_option("--component", place.component, "Second part of the full key")
+    sub->add_option("--component", options.component, "Second part of the full key")
         ->capture_default_str();
-    sub->add_option("--token-file", place.token_file,
+    sub->add_option("--token-file", options.token_file,
                     "File, readable by you alone, whose first line is the token that you and the "
                     "server must prove (default: $TENSORBUS_TOKEN)");
-    sub->add_option("--timeout", place.timeout, "Seconds until giving up; 0 looks once")
+    sub->add_option("--timeout", options.timeout, "Seconds until giving up; 0 looks once")
         ->capture_default_str();
     sub->callback(
         [arguments, action, &run] { run = [arguments, action] { return action(*arguments); }; });

@@ -98,7 +98,7 @@ std::vector<Interval> Division::intervals_of(std::int64_t coordinate) const {
   return intervals;
 }
 
-Division::Place Division::locate(std::int64_t index) const noexcept {
+Division::Located Division::locate(std::int64_t index) const noexcept {
   const std::int64_t piece = index / piece_;
   const std::int64_t begin = piece * piece_;
   const std::int64_t length = std::min(piece_, size_ - begin);

@@ -33,12 +33,12 @@ class Division {
   std::vector<Interval> intervals_of(std::int64_t coordinate) const;
 
   // The part that an index lies in.
-  struct Place {
+  struct Located {
     std::int64_t coordinate;
     std::int64_t local;      // the index among those of the coordinate
     std::int64_t remaining;  // how many indices from this one on lie side by side in the same part
   };
-  Place locate(std::int64_t index) const noexcept;
+  Located locate(std::int64_t index) const noexcept;
 
  private:
   // The part of a piece of `length`.

@@ -80,12 +80,12 @@ Stage::Stage(std::span<const TensorView> tensors, std::span<const Dtype> types,
   std::vector<PooledPlace> places = allocate_places(pool, like);
   for (std::size_t i = 0; i < staged.size(); ++i) {
     if (places[i].memory != nullptr) block_ = places[i].memory;
-    places_[staged[i]] = {std::move(places[i]), like[i].data, copied(like[i].strides)};
+    staged_[staged[i]] = {std::move(places[i]), like[i].data, copied(like[i].strides)};
   }
 }
 
 bool Stage::can_be_narrowed(std::span<const TensorView> tensors) const {
-  return std::ranges::any_of(places_, [&](const auto& entry) {
+  return std::ranges::any_of(staged_, [&](const auto& entry) {
     const Dtype dtype = tensors[entry.first].dtype;
     return is_floating_point(dtype) && item_bytes(dtype) > 1;
   });
@@ -93,7 +93,7 @@ bool Stage::can_be_narrowed(std::span<const TensorView> tensors) const {
 
 bool Stage::has(std::span<const TensorView> tensors, std::span<const Dtype> types,
                 const fabric::Pool& pool) const {
-  return std::ranges::all_of(places_, [&](const auto& entry) {
+  return std::ranges::all_of(staged_, [&](const auto& entry) {
     const auto& [index, each] = entry;
     const TensorView& tensor = tensors[index];
     const Dtype dtype = each.place.form.dtype;
@@ -104,20 +104,20 @@ bool Stage::has(std::span<const TensorView> tensors, std::span<const Dtype> type
 
 std::vector<TensorView> Stage::placed(std::span<const TensorView> tensors) const {
   std::vector<TensorView> views(tensors.begin(), tensors.end());
-  for (const auto& [index, each] : places_) views[index] = each.place.view();
+  for (const auto& [index, each] : staged_) views[index] = each.place.view();
   return views;
 }
 
 std::vector<std::size_t> Stage::indices() const {
   std::vector<std::size_t> indices;
-  for (const auto& [index, place] : places_) indices.push_back(index);
+  for (const auto& [index, each] : staged_) indices.push_back(index);
   return indices;
 }
 
 void Stage::fill(std::span<const TensorView> tensors, copy::Crew& crew) {
   Copies same;
   Copies narrower;
-  for (const auto& [index, each] : places_) {
+  for (const auto& [index, each] : staged_) {
     const TensorView& tensor = tensors[index];
     (tensor.dtype == each.place.form.dtype ? same : narrower).add(tensor, each.place.view());
   }
@@ -126,14 +126,14 @@ void Stage::fill(std::span<const TensorView> tensors, copy::Crew& crew) {
 }
 
 std::optional<PooledPlace> Stage::give(const TensorView& tensor) {
-  const auto found = std::ranges::find_if(places_, [&](const auto& entry) {
-    const Place& each = entry.second;
+  const auto found = std::ranges::find_if(staged_, [&](const auto& entry) {
+    const StagedTensor& each = entry.second;
     return each.data == tensor.data && is_like(tensor, each.place.form) &&
            std::ranges::equal(each.strides, tensor.strides);
   });
-  if (found == places_.end()) return std::nullopt;
+  if (found == staged_.end()) return std::nullopt;
   copy::copy_tensor(tensor, found->second.place.view());
-  return places_.extract(found).mapped().place;
+  return staged_.extract(found).mapped().place;
 }
 
 }  // namespace tensorbus::bus

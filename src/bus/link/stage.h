@@ -45,7 +45,7 @@ class Stage {
   std::vector<TensorView> placed(std::span<const TensorView> tensors) const;
   // Copies what has a place, with the threads of the crew; casts.
   void fill(std::span<const TensorView> tensors, copy::Crew& crew);
-  std::size_t size() const noexcept { return places_.size(); }
+  std::size_t size() const noexcept { return staged_.size(); }
   // Of which tensors.
   std::vector<std::size_t> indices() const;
   std::shared_ptr<const void> memory() const { return block_; }
@@ -54,13 +54,14 @@ class Stage {
   std::optional<PooledPlace> give(const TensorView& tensor);
 
  private:
-  struct Place {
+  // A tensor that is not in the pool, and its place there.
+  struct StagedTensor {
     PooledPlace place;
     const std::byte* data = nullptr;  // of the tensor, when the stage was made
     Shape strides;
   };
 
-  std::map<std::size_t, Place> places_;  // by the tensor's position
+  std::map<std::size_t, StagedTensor> staged_;  // by the tensor's position
   WholeCopy casts_;
   std::shared_ptr<std::byte> block_;
 };

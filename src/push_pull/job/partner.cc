@@ -101,18 +101,18 @@ OwnSlot Partner::make_slot(std::size_t bytes) {
   return {std::move(memory), bytes, {inlet, place.offset}};
 }
 
-std::optional<wire::Place> Partner::open_in(const fabric::Pool& pool, const std::byte* data,
-                                            std::size_t bytes) {
+std::optional<wire::InletPlace> Partner::open_in(const fabric::Pool& pool, const std::byte* data,
+                                                 std::size_t bytes) {
   const auto place = pool.find(data, bytes);
   if (!place) return std::nullopt;
-  return wire::Place{inlet_of(pool, pool_inlets_, data, *place), place->offset};
+  return wire::InletPlace{inlet_of(pool, pool_inlets_, data, *place), place->offset};
 }
 
-wire::Place Partner::open_once(std::span<std::byte> memory) {
+wire::InletPlace Partner::open_once(std::span<std::byte> memory) {
   return {inlets_.open_inlet(*peer_, memory, nullptr), 0};
 }
 
-void Partner::close_once(const wire::Place& place) {
+void Partner::close_once(const wire::InletPlace& place) {
   if (!lost_ && place.inlet != 0 && peer_->up()) inlets_.close_inlet(*peer_, place.inlet);
 }
 
@@ -134,7 +134,7 @@ const fabric::SharedInlet& Partner::peer_inlet(std::uint64_t number) {
   return peer_inlets_.emplace(number, inlets_.inlet(*peer_, number)).first->second;
 }
 
-std::byte* Partner::peer_memory(const wire::Place& place, std::size_t bytes) {
+std::byte* Partner::peer_memory(const wire::InletPlace& place, std::size_t bytes) {
   if (!shares_memory_) return nullptr;
   const fabric::SharedInlet& inlet = peer_inlet(place.inlet);
   if (inlet.memory == nullptr || place.offset > inlet.bytes || bytes > inlet.bytes - place.offset) {
@@ -143,7 +143,7 @@ std::byte* Partner::peer_memory(const wire::Place& place, std::size_t bytes) {
   return inlet.memory.get() + place.offset;
 }
 
-std::atomic<std::uint64_t>* Partner::peer_word(const wire::Place& place) {
+std::atomic<std::uint64_t>* Partner::peer_word(const wire::InletPlace& place) {
   std::byte* const memory = peer_memory(place, sizeof(std::uint64_t));
   if (place.offset % sizeof(std::uint64_t) != 0) {
     throw Error(Code::failed, "it names a word that is not aligned");
@@ -151,7 +151,7 @@ std::atomic<std::uint64_t>* Partner::peer_word(const wire::Place& place) {
   return reinterpret_cast<std::atomic<std::uint64_t>*>(memory);
 }
 
-void Partner::write(const wire::Place& place, std::span<const std::byte> bytes) {
+void Partner::write(const wire::InletPlace& place, std::span<const std::byte> bytes) {
   if (lost_ || !peer_->up() || bytes.empty()) return;
   inlets_.write(*peer_, place.inlet, place.offset, bytes);
 }

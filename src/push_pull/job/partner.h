@@ -21,12 +21,12 @@ namespace tensorbus::push_pull {
 struct OwnSlot {
   std::shared_ptr<std::byte> memory;
   std::size_t bytes = 0;
-  wire::Place place;
+  wire::InletPlace place;
 };
 
 // Memory of the peer's that we write.
 struct PeerSlot {
-  wire::Place place;
+  wire::InletPlace place;
   std::size_t bytes = 0;
   std::byte* memory = nullptr;  // null on a network
 };
@@ -60,21 +60,21 @@ class Partner {
   OwnSlot make_slot(std::size_t bytes);
   // The same of a tensor in a pool; nothing if it lies elsewhere. On a network any memory will do,
   // for once: close it.
-  std::optional<wire::Place> open_in(const fabric::Pool& pool, const std::byte* data,
-                                     std::size_t bytes);
-  wire::Place open_once(std::span<std::byte> memory);
-  void close_once(const wire::Place& place);
+  std::optional<wire::InletPlace> open_in(const fabric::Pool& pool, const std::byte* data,
+                                          std::size_t bytes);
+  wire::InletPlace open_once(std::span<std::byte> memory);
+  void close_once(const wire::InletPlace& place);
   // Gives segments that no slot uses back to the operating system.
   void trim();
 
   // The peer's memory at a place that it named, mapped as long as the peer needs the place; null on
   // a network. Error(failed) if it is none.
-  std::byte* peer_memory(const wire::Place& place, std::size_t bytes);
-  std::atomic<std::uint64_t>* peer_word(const wire::Place& place);
+  std::byte* peer_memory(const wire::InletPlace& place, std::size_t bytes);
+  std::atomic<std::uint64_t>* peer_word(const wire::InletPlace& place);
   // The peer has closed it.
   void forget_inlet(std::uint64_t number) { peer_inlets_.erase(number); }
   // To a place where both do not see it.
-  void write(const wire::Place& place, std::span<const std::byte> bytes);
+  void write(const wire::InletPlace& place, std::span<const std::byte> bytes);
 
  private:
   using Inlets = std::map<std::uint64_t, std::uint64_t>;  // by segment

@@ -35,10 +35,10 @@ enum class Kind : std::uint8_t {
 inline constexpr std::size_t most_standing = 128;
 
 // Somewhere in an inlet of the receiver of what is written.
-struct Place {
+struct InletPlace {
   std::uint64_t inlet = 0;  // 0: nowhere
   std::uint64_t offset = 0;
-  friend bool operator==(const Place&, const Place&) = default;
+  friend bool operator==(const InletPlace&, const InletPlace&) = default;
 };
 
 // The three parts of a request are written as numbers of variable length: with one small tensor
@@ -53,13 +53,13 @@ struct RequestHead {
 // Followed by `dims` extents.
 struct Push {
   std::int64_t key = 0;
-  Place place;
+  InletPlace place;
   std::uint64_t dims = 0;
   std::uint64_t dtype = 0;
   std::uint64_t landed = 0;  // 1: in a landing
 };
 struct Pull {
-  Place place;
+  InletPlace place;
   std::uint64_t bytes = 0;
 };
 // Followed by the text of an error. With its first word in the ring it fills one cache line.
@@ -83,24 +83,24 @@ struct WantSlot {
 // Followed by the text of an error.
 struct Slot {
   std::uint64_t bytes = 0;
-  Place place;
+  InletPlace place;
   std::uint64_t code = 0;
 };
 struct Words {
-  Place place;
+  InletPlace place;
   std::uint64_t bytes = 0;
 };
 struct FreeSlot {
-  Place place;
+  InletPlace place;
 };
 struct InletClosed {
   std::uint64_t inlet = 0;
 };
 struct Landing {
   std::int64_t key = 0;
-  Place place;  // nowhere: there is none any more
+  InletPlace place;  // nowhere: there is none any more
   std::uint64_t bytes = 0;
-  Place word;
+  InletPlace word;
 };
 
 // A message that is being written. Its memory is used again by the next.

@@ -88,9 +88,9 @@ class Liar final : private Node::Client {
     return dice.below(3) == 0 ? dice.number() : dice.below(5);
   }
   static std::int64_t key(Dice& dice) { return static_cast<std::int64_t>(number(dice)); }
-  wire::Place place(Dice& dice) {
+  wire::InletPlace place(Dice& dice) {
     if (!places_.empty() && dice.below(3) != 0) {
-      wire::Place known = places_[dice.below(places_.size())];
+      wire::InletPlace known = places_[dice.below(places_.size())];
       if (dice.below(4) == 0) known.offset = number(dice);
       return known;
     }
@@ -112,7 +112,7 @@ class Liar final : private Node::Client {
   void on_turn() override {}
 
   Partner* partner_ = nullptr;
-  std::vector<wire::Place> places_;
+  std::vector<wire::InletPlace> places_;
   std::uint64_t requests_ = 0;
   wire::Message message_;
   Node node_;

@@ -127,8 +127,8 @@ void Server::Impl::on_free_slot(Side& side, wire::Body& message) {
   side.partner->trim();
 }
 
-std::shared_ptr<Server::Impl::Landing> Server::Impl::landing_at(const Side& side,
-                                                                const wire::Place& place) const {
+std::shared_ptr<Server::Impl::Landing> Server::Impl::landing_at(
+    const Side& side, const wire::InletPlace& place) const {
   for (const auto& [key, landing] : side.landings) {
     if (landing->place == place) return landing;
   }

@@ -41,7 +41,7 @@ class Server::Impl final : private Node::Client {
     std::byte* memory = nullptr;
     std::size_t bytes = 0;
     std::shared_ptr<const void> keep;
-    wire::Place place;  // as the worker knows it, if it may write there
+    wire::InletPlace place;  // as the worker knows it, if it may write there
     OwnSlot word_slot;
     std::shared_ptr<Word> word;
     bool retired = false;  // another was registered in its place: nothing new goes there
@@ -99,7 +99,7 @@ class Server::Impl final : private Node::Client {
   void queue(Incoming& incoming);
   void take_push(Incoming& incoming, wire::Numbers& message) const;
   static void bind_extents(Incoming& incoming);
-  std::shared_ptr<Landing> landing_at(const Side& side, const wire::Place& place) const;
+  std::shared_ptr<Landing> landing_at(const Side& side, const wire::InletPlace& place) const;
   // Empty, or why the worker must not push this.
   std::string objection(const Incoming& incoming) const;
   void on_want_slot(Side& side, wire::Body& message);

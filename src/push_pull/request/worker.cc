@@ -286,7 +286,7 @@ void Worker::Impl::fill(Lock& lock, const Record& record, std::span<const Item> 
     if (partner.shares_memory()) continue;
     for (std::size_t i = 0; i < pushes.size(); ++i) {
       const TensorView& tensor = pushes[i].tensor;
-      const wire::Place& place = record.legs[server].pushes[i].slot.place;
+      const wire::InletPlace& place = record.legs[server].pushes[i].slot.place;
       const auto [bytes, dense] = record.pushes[i];
       if (dense) {
         partner.write(place, {tensor.data, bytes});

@@ -52,7 +52,7 @@ class Worker::Impl final : private Node::Client {
 
   // A chunk of a server's registered buffer.
   struct Landing {
-    wire::Place place;
+    wire::InletPlace place;
     std::size_t bytes = 0;
     std::byte* memory = nullptr;
     Word* word = nullptr;
@@ -87,11 +87,11 @@ class Worker::Impl final : private Node::Client {
     std::byte* data = nullptr;
     Dtype dtype{};
     Measure measured;
-    std::size_t dims = 0;   // if it is not dense
-    std::size_t first = 0;  // where its shape, then its strides begin in extents
-    wire::Place place;      // where the answer comes
-    OwnSlot slot;           // that place, if it is not the tensor itself
-    bool once = false;      // it was opened for this request alone
+    std::size_t dims = 0;    // if it is not dense
+    std::size_t first = 0;   // where its shape, then its strides begin in extents
+    wire::InletPlace place;  // where the answer comes
+    OwnSlot slot;            // that place, if it is not the tensor itself
+    bool once = false;       // it was opened for this request alone
   };
   struct Record {
     std::size_t index = 0;  // of its words

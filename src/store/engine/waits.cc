@@ -124,9 +124,9 @@ std::optional<WaitResult> Waits::add_all(Ticket ticket, std::vector<std::string>
 
 void Waits::forget(const KeyWait& wait) {
   for (const std::string& key : wait.keys) {
-    const auto places = by_key_.find(key);
-    std::erase_if(places->second, [&](const Place& place) { return place.first == &wait; });
-    if (places->second.empty()) by_key_.erase(places);
+    const auto waiting = by_key_.find(key);
+    std::erase_if(waiting->second, [&](const KeyInWait& each) { return each.first == &wait; });
+    if (waiting->second.empty()) by_key_.erase(waiting);
   }
 }
 
@@ -163,8 +163,8 @@ std::vector<Waits::Ready> Waits::after_change(const Table::Changed& changed) {
   std::set<Ticket> touched;
   std::set<Group*> touched_groups;
   for (const std::string& key : changed) {
-    if (const auto places = by_key_.find(key); places != by_key_.end()) {
-      for (const auto& [wait, index] : places->second) {
+    if (const auto waiting = by_key_.find(key); waiting != by_key_.end()) {
+      for (const auto& [wait, index] : waiting->second) {
         const bool now = satisfies(*wait, key);
         if (now == wait->satisfied[index]) continue;
         wait->satisfied[index] = now;

@@ -65,7 +65,8 @@ class Waits {
     std::multimap<std::size_t, Ticket> waiters;  // by the count they wait for
   };
   using GroupKey = std::pair<std::string, std::optional<std::string>>;
-  using Place = std::pair<KeyWait*, std::size_t>;
+  // A wait, and which of its keys.
+  using KeyInWait = std::pair<KeyWait*, std::size_t>;
 
   bool satisfies(const KeyWait& wait, const std::string& key) const;
   std::optional<WaitResult> add_keys(std::unique_ptr<KeyWait> wait);
@@ -83,7 +84,7 @@ class Waits {
   std::map<GroupKey, std::unique_ptr<Group>> groups_;
   PrefixIndex<Group*> by_prefix_;
   std::vector<Group*> idle_;  // those without waiters, oldest first
-  std::unordered_map<std::string, std::vector<Place>> by_key_;
+  std::unordered_map<std::string, std::vector<KeyInWait>> by_key_;
   struct Owner {
     std::unique_ptr<KeyWait> keys;
     Group* group = nullptr;

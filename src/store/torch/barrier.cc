@@ -68,12 +68,13 @@ bool TorchBarrier::holds_me(const State& state) const {
                      [&](const Arrival& arrival) { return arrival.token == me_.token; });
 }
 
-TorchBarrier::Standing TorchBarrier::standing(const std::string& found, const Place& place) const {
+TorchBarrier::Standing TorchBarrier::standing(const std::string& found,
+                                              const TriedRound& tried) const {
   if (found.empty()) return Standing::outside;
   const State state = decode(found);
   if (holds_me(state)) return Standing::inside;
   if (state.released_by == me_.token) return Standing::last;
-  const bool later = state.epoch == place.epoch && state.round > place.round;
+  const bool later = state.epoch == tried.epoch && state.round > tried.round;
   return later ? Standing::round_over : Standing::outside;
 }
 
@@ -104,22 +105,22 @@ void TorchBarrier::arrive(const Until& until) {
                   fmt::format("{}; a newcomer says that it is for {}",
                               describe_arrivals(name_, state.count, members), count_));
     }
-    const Place place{state.epoch, state.round, state.inside.size() + 1 >= count_};
-    if (place.last) {
+    const TriedRound tried{state.epoch, state.round, state.inside.size() + 1 >= count_};
+    if (tried.last) {
       state = {state.epoch, state.round + 1, me_.token, 0, {}};
     } else {
       state.count = count_;
       state.inside.push_back(me_);
     }
     const std::string desired = encode(state);
-    tried_ = place;
+    tried_ = tried;
     try {
       std::string now = compare_and_set(seen, desired, until);
       if (now == desired) return;
       seen = std::move(now);
     } catch (const ConnectionLost& lost) {
       seen = look(until);
-      switch (standing(seen, place)) {
+      switch (standing(seen, tried)) {
         case Standing::outside:
           break;
         case Standing::inside:

@@ -38,7 +38,8 @@ class TorchBarrier {
     std::uint64_t count = 0;        // of those inside
     std::vector<Arrival> inside;
   };
-  struct Place {
+  // A round, and whether the member would be its last.
+  struct TriedRound {
     std::uint64_t epoch = 0;
     std::uint64_t round = 0;
     bool last = false;
@@ -49,15 +50,15 @@ class TorchBarrier {
   State decode(const std::string& bytes) const;
   std::string release_key(std::uint64_t epoch, std::uint64_t round) const;
   bool holds_me(const State& state) const;
-  // Where this passage stands by the state found after it tried to take `place`.
-  Standing standing(const std::string& found, const Place& place) const;
+  // Where this passage stands by the state found after it tried to enter a round.
+  Standing standing(const std::string& found, const TriedRound& tried) const;
 
   // The state's bytes; empty if there is none.
   std::string look(const Until& until);
   // What the key holds now.
   std::string compare_and_set(const std::string& expected, const std::string& desired,
                               const Until& until);
-  // Takes a place, unless this passage has one; tried_ says which.
+  // Enters a round, unless this passage is in one; tried_ says which.
   void arrive(const Until& until);
   // True when the round is complete, false at the deadline.
   bool await_release(const Until& until);
@@ -70,7 +71,7 @@ class TorchBarrier {
   const std::string state_key_;
   const std::size_t count_;
   const Arrival me_;
-  std::optional<Place> tried_;
+  std::optional<TriedRound> tried_;
 };
 
 }  // namespace tensorbus::store
