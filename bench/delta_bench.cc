@@ -170,9 +170,9 @@ class Delta {
   Memory target_{2 * rows_of_weights * (columns + 32)};
   plan::Program dense_program_ = program_for(dense_strides);
   plan::Program spread_program_ = program_for(spread_strides);
-  delta::Packed source_{dense_program_, delta::Side::source};
-  delta::Packed dense_{dense_program_, delta::Side::target};
-  delta::Packed spread_{spread_program_, delta::Side::target};
+  delta::Packed source_{dense_program_, plan::BoundSide::source};
+  delta::Packed dense_{dense_program_, plan::BoundSide::target};
+  delta::Packed spread_{spread_program_, plan::BoundSide::target};
   delta::Changes changes_ = {delta::Bitmap(elements)};
   delta::Changes since_ = {delta::Bitmap(elements)};
   std::vector<std::byte> patch_;

@@ -15,10 +15,10 @@
 namespace tensorbus::copy {
 namespace {
 
-// One side of the redistribution.
-class Side {
+// A tensor as the ranks of a mesh have it: source or target of the redistribution.
+class MeshTensor {
  public:
-  Side(std::string name, const Layout& layout, std::span<const TensorView> views)
+  MeshTensor(std::string name, const Layout& layout, std::span<const TensorView> views)
       : name_(std::move(name)), layout_(layout), views_(views) {
     if (views_.size() != layout_.mesh().size()) {
       fail("a mesh of " + std::to_string(layout_.mesh().size()) + " ranks was given " +
@@ -202,8 +202,8 @@ void redistribute(const plan::Plan& plan, const Locals& from, const Locals& to) 
 void redistribute(const Layout& source_layout, std::span<const TensorView> from,
                   const Layout& target_layout, std::span<const TensorView> to) {
   const plan::Tables tables(source_layout, target_layout);
-  const Side source("source", source_layout, from);
-  const Side target("target", target_layout, to);
+  const MeshTensor source("source", source_layout, from);
+  const MeshTensor target("target", target_layout, to);
   const Shape shape = source.global_shape();
   target.check_shape(shape);
   redistribute(plan::Plan(tables, shape, {source.dtype(), target.dtype()}), source.locals(),

@@ -40,8 +40,8 @@ void for_each_element(const Holding& holding, const Shape& whole, const Shape& s
 }
 
 // The local tensors of one side, in views with gaps, in the order of the mesh's ranks.
-struct Side {
-  Side(plan::RandomCase& random, const Layout& layout, const Shape& whole) {
+struct LocalTensors {
+  LocalTensors(plan::RandomCase& random, const Layout& layout, const Shape& whole) {
     for (const Rank rank : layout.mesh().ranks()) {
       holdings.push_back(layout.holding(whole, rank));
       shapes.push_back(holdings.back().local_shape());
@@ -92,9 +92,9 @@ struct Move {
 
   Layout source;
   Layout target;
-  Side from;
-  Side to;
-  Side expected;
+  LocalTensors from;
+  LocalTensors to;
+  LocalTensors expected;
 };
 
 // proves: B4.1 B5.6 B5.7 B5.8 B5.9
@@ -161,8 +161,8 @@ TEST(Redistribute, ATensorThatDoesNotFitIsNamedAndNothingIsWritten) {
   const Shape whole = {4, 6};
   const Layout rows(Mesh({2}), {Shard{0}});
   const Layout columns(Mesh({3}), {Shard{1}});
-  Side from(random, rows, whole);
-  Side to(random, columns, whole);
+  LocalTensors from(random, rows, whole);
+  LocalTensors to(random, columns, whole);
   to.shapes[2] = {4, 1};
   const auto before = to.memory;
   try {

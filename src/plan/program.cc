@@ -36,13 +36,13 @@ class Nest {
 };
 
 // The distances of a part's elements in one side's memory; 0 when that side is not bound.
-struct Side {
+struct Distances {
   std::int64_t item = 0;
   Shape strides;  // bytes
 };
 
-Side side_of(const Strides* strides, std::size_t tensor, const Shape& local_shape, Dtype dtype,
-             const char* name) {
+Distances distances_of(const Strides* strides, std::size_t tensor, const Shape& local_shape,
+                       Dtype dtype, const char* name) {
   if (strides == nullptr) return {0, Shape(local_shape.size(), 0)};
   const std::string which = std::string(name) + " tensor " + std::to_string(tensor);
   if (tensor >= strides->size() || (*strides)[tensor].size() != local_shape.size()) {
@@ -50,17 +50,17 @@ Side side_of(const Strides* strides, std::size_t tensor, const Shape& local_shap
                                             " strides for its local shape " +
                                             to_string(local_shape));
   }
-  Side side{static_cast<std::int64_t>(item_bytes(dtype)), (*strides)[tensor]};
+  Distances distances{static_cast<std::int64_t>(item_bytes(dtype)), (*strides)[tensor]};
   // What the farthest element needs bounds everything computed later.
-  std::int64_t extent = side.item;
+  std::int64_t extent = distances.item;
   for (std::size_t dim = 0; dim < local_shape.size(); ++dim) {
-    std::int64_t& stride = side.strides[dim];
-    stride = checked_multiply(stride, side.item, which.c_str());
+    std::int64_t& stride = distances.strides[dim];
+    stride = checked_multiply(stride, distances.item, which.c_str());
     const std::int64_t reach = checked_multiply(stride, local_shape[dim], which.c_str());
     if (reach == INT64_MIN) throw Error(Code::invalid_argument, which + " is too large");
     extent = checked_add(extent, std::abs(reach), which.c_str());
   }
-  return side;
+  return distances;
 }
 
 class Compiler {
@@ -76,7 +76,7 @@ class Compiler {
     }
   }
 
-  void add(const Part& part, const Side& source, const Side& target) {
+  void add(const Part& part, const Distances& source, const Distances& target) {
     program_.parts.push_back(
         {part.source_tensor, part.target_tensor, part.types.source, part.wire, part.types.target});
     wire_ = part.wire_offset;
@@ -109,7 +109,8 @@ class Compiler {
   };
 
   void add_box(const std::vector<std::vector<Stripe>>& stripes,
-               const std::vector<std::size_t>& choice, const Side& source, const Side& target) {
+               const std::vector<std::size_t>& choice, const Distances& source,
+               const Distances& target) {
     Nest nest;
     Offsets first;
     for (std::size_t dim = 0; dim < stripes.size(); ++dim) {
@@ -241,8 +242,9 @@ Program compile(const Stream& stream, const Strides* source, const Strides* targ
   Compiler compiler(stream);
   for (const Part& part : stream.parts) {
     compiler.add(
-        part, side_of(source, part.source_tensor, part.source_shape, part.types.source, "source"),
-        side_of(target, part.target_tensor, part.target_shape, part.types.target, "target"));
+        part,
+        distances_of(source, part.source_tensor, part.source_shape, part.types.source, "source"),
+        distances_of(target, part.target_tensor, part.target_shape, part.types.target, "target"));
   }
   return std::move(compiler).finish();
 }

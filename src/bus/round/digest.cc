@@ -54,8 +54,7 @@ Digest::Digest(const plan::Stream& stream, End end, Verify verify,
     : stream_(in_target_type(stream)),
       verify_(verify),
       program_(program_for(stream_, end, tensors)),
-      staging_(program_, fabric::Staging::Side::source,
-               fabric::memory_of(tensors, std::move(lender))),
+      staging_(program_, plan::BoundSide::source, fabric::memory_of(tensors, std::move(lender))),
       wire_(static_cast<std::size_t>(stream_.chunk_bytes)),
       state_(XXH3_createState(), [](XXH3_state_s* state) { XXH3_freeState(state); }) {}
 

@@ -6,7 +6,8 @@
 
 namespace tensorbus::delta {
 
-Packed::Packed(const plan::Program& program, Side side) : program_(program), side_(side) {
+Packed::Packed(const plan::Program& program, plan::BoundSide side)
+    : program_(program), side_(side) {
   if (program.source.reduces()) refuse("a program that reduces has no patches");
   for (const plan::ProgramPart& part : program.parts) {
     parts_.push_back({0, static_cast<std::uint32_t>(item_bytes(part.wire))});
@@ -22,11 +23,11 @@ Packed::Packed(const plan::Program& program, Side side) : program_(program), sid
 }
 
 std::size_t Packed::tensor(std::size_t part) const {
-  return side_ == Side::source ? types(part).source_tensor : types(part).target_tensor;
+  return side_ == plan::BoundSide::source ? types(part).source_tensor : types(part).target_tensor;
 }
 
 Dtype Packed::dtype(std::size_t part) const {
-  return side_ == Side::source ? types(part).source : types(part).target;
+  return side_ == plan::BoundSide::source ? types(part).source : types(part).target;
 }
 
 PackedRow Packed::row_of(std::size_t part, std::int64_t element) const {
@@ -43,8 +44,9 @@ PackedRow Packed::row_of_run(std::size_t index, std::int64_t row) const {
   const std::int64_t plane = run.planes == 1 ? 0 : row / run.rows;
   const std::int64_t in_plane = row - plane * run.rows;
   const std::int64_t offset =
-      side_ == Side::source ? run.source + plane * run.source_plane + in_plane * run.source_row
-                            : run.target + plane * run.target_plane + in_plane * run.target_row;
+      side_ == plan::BoundSide::source
+          ? run.source + plane * run.source_plane + in_plane * run.source_row
+          : run.target + plane * run.target_plane + in_plane * run.target_row;
   return {begin, begin + run.length, offset};
 }
 

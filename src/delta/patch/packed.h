@@ -7,6 +7,7 @@
 #include <span>
 #include <vector>
 
+#include "plan/bound_side.h"
 #include "tensorbus/plan.h"
 
 namespace tensorbus::delta {
@@ -26,13 +27,11 @@ struct PackedRow {
   std::int64_t offset = 0;  // of the first one, in bytes from the tensor's first element
 };
 
-enum class Side : bool { source, target };
-
 // A program is borrowed; it is not copied, because it can be large.
 class Packed {
  public:
   // Error if the program reduces: nobody knows what has changed in a sum before it is made.
-  Packed(const plan::Program& program, Side side);
+  Packed(const plan::Program& program, plan::BoundSide side);
 
   std::span<const PackedPart> parts() const noexcept { return parts_; }
   const plan::ProgramPart& types(std::size_t part) const { return program_.parts[part]; }
@@ -56,7 +55,7 @@ class Packed {
   PackedRow row_of_run(std::size_t run, std::int64_t row) const;
 
   const plan::Program& program_;
-  const Side side_;
+  const plan::BoundSide side_;
   std::vector<PackedPart> parts_;
   std::vector<std::size_t> first_run_;  // of each part, and the end
   std::vector<std::int64_t> begins_;    // of each run, in its part

@@ -46,7 +46,7 @@ struct Weights {
   }
 
   std::vector<std::byte> patch() const {
-    const Packed packed(program, Side::source);
+    const Packed packed(program, plan::BoundSide::source);
     const PatchWriter writer(packed, changes);
     std::vector<std::byte> bytes(writer.bytes());
     const std::byte* const from[] = {tensor.bytes.data()};
@@ -61,7 +61,7 @@ struct Weights {
 
 Codec usual_codec_of(const Weights& weights) {
   const std::vector<std::byte> bytes = weights.patch();
-  const CheckedPatch patch(bytes, Packed(weights.program, Side::target).parts());
+  const CheckedPatch patch(bytes, Packed(weights.program, plan::BoundSide::target).parts());
   std::array<std::pair<int, Codec>, codec_count> codecs = {};
   for (const PatchBlock& block : patch.blocks()) {
     auto& [count, codec] = codecs[static_cast<std::size_t>(block.codec)];
@@ -98,7 +98,7 @@ TEST(Patch, NothingChangedIsAPatchToo) {
   const Weights weights(100'000, 0);
   const std::vector<std::byte> bytes = weights.patch();
   EXPECT_EQ(bytes.size(), sizeof(PatchHeader) + sizeof(PatchPartHeader));
-  const CheckedPatch patch(bytes, Packed(weights.program, Side::target).parts());
+  const CheckedPatch patch(bytes, Packed(weights.program, plan::BoundSide::target).parts());
   EXPECT_EQ(patch.id(), patch_from_3_to_5);
   EXPECT_TRUE(patch.blocks().empty());
 }
@@ -106,12 +106,12 @@ TEST(Patch, NothingChangedIsAPatchToo) {
 TEST(Patch, OfAReductionIsRefused) {
   plan::Program program;
   program.source.ranks = {0, 1};
-  EXPECT_THROW(Packed(program, Side::source), Error);
+  EXPECT_THROW(Packed(program, plan::BoundSide::source), Error);
 }
 
 TEST(Patch, ChangesOfAnotherTensorAreRefused) {
   const Weights weights(1000, 0.1);
-  const Packed packed(weights.program, Side::source);
+  const Packed packed(weights.program, plan::BoundSide::source);
   const Changes few = {Bitmap(999)};
   EXPECT_THROW(PatchWriter(packed, few), Error);
   EXPECT_THROW(PatchWriter(packed, {}), Error);
@@ -119,7 +119,7 @@ TEST(Patch, ChangesOfAnotherTensorAreRefused) {
 
 TEST(Patch, ChangesThatAreAddedMeanwhileAreAnErrorAndNotAnOverrun) {
   Weights weights(10'000, 0.01);
-  const Packed packed(weights.program, Side::source);
+  const Packed packed(weights.program, plan::BoundSide::source);
   const std::byte* const from[] = {weights.tensor.bytes.data()};
   for (const bool add : {true, false}) {
     const PatchWriter writer(packed, weights.changes);
@@ -240,8 +240,8 @@ TEST(CheckedPatch, OneForAnotherProgramIsNotApplied) {
   const Weights weights(1000, 0.1);
   const Weights others(1001, 0.1);
   const std::vector<std::byte> bytes = weights.patch();
-  const Packed packed(weights.program, Side::target);
-  const Packed other(others.program, Side::target);
+  const Packed packed(weights.program, plan::BoundSide::target);
+  const Packed other(others.program, plan::BoundSide::target);
   EXPECT_THROW(CheckedPatch(bytes, other.parts()), Error);
   const CheckedPatch patch(bytes, packed.parts());
   std::vector<std::byte> memory(2002);

@@ -177,7 +177,7 @@ class BothEnds {
       const TestTensors& slot = source.slot(version);
       const plan::Strides strides = strides_of(slot);
       const plan::Program program = plan::compile(stream, &strides, nullptr);
-      const Packed packed(program, Side::source);
+      const Packed packed(program, plan::BoundSide::source);
       const PatchWriter writer(packed, source.since(base));
       std::vector<std::byte>& patch = all.emplace_back(writer.bytes());
       writer.write({1, base, version, all.size()}, firsts<const std::byte*>(slot), patch);
@@ -192,7 +192,7 @@ class BothEnds {
     std::size_t next = 0;
     for (const plan::Stream& stream : plan::read_streams(batch_, reader)) {
       const plan::Program program = plan::compile(stream, nullptr, &strides);
-      const Packed packed(program, Side::target);
+      const Packed packed(program, plan::BoundSide::target);
       const CheckedPatch patch(patches.at(next++), packed.parts());
       const auto to = firsts<std::byte*>(tensors);
       if (share == 1) {

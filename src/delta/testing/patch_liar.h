@@ -43,7 +43,7 @@ class LiedToReader {
     for (const TestTensor& source : sources) from.push_back(source.bytes.data());
     const plan::Program program =
         plan::compile(plan::read_streams(batch_, 0).front(), &strides, nullptr);
-    const Packed packed(program, Side::source);
+    const Packed packed(program, plan::BoundSide::source);
     const PatchWriter writer(packed, changes);
     std::vector<std::byte> patch(writer.bytes());
     writer.write({1, 2, 3, 4}, from, patch);
@@ -67,7 +67,7 @@ class LiedToReader {
   Outcome read(std::span<const std::byte> bytes) {
     std::vector<TestTensor> targets = targets_;
     try {
-      const Packed packed(program_, Side::target);
+      const Packed packed(program_, plan::BoundSide::target);
       const CheckedPatch patch(bytes, packed.parts());
       std::vector<std::byte*> to;
       for (TestTensor& target : targets) to.push_back(target.bytes.data());

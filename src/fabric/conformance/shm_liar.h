@@ -35,7 +35,7 @@ class ShmLiar {
     if (challenge.empty()) return;
     const os::Fd file = ShmConduit::make_file();
     memory_ = os::map(file, os::checked_memfd_size(file), true, true);
-    conduit_ = std::make_unique<ShmConduit>(file, ShmConduit::Side::connector);
+    conduit_ = std::make_unique<ShmConduit>(file, ShmConduit::Half::connector);
     const std::string proof = connector_proof("secret", hello, challenge);
     say(packet(PacketKind::proof, maybe_damaged(proof, dice)), {file.get()});
     if (hear(PacketKind::accept).empty()) return;

@@ -79,7 +79,7 @@ class Reading {
   struct Staged {
     Staged(const plan::Program& direct, TensorMemory from, const TensorMemory& to)
         : program(direct),
-          source(program, Staging::Side::source, std::move(from)),
+          source(program, plan::BoundSide::source, std::move(from)),
           target(program, to) {}
     plan::Program program;
     Staging source;

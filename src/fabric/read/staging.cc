@@ -40,7 +40,7 @@ TensorMemory memory_of(std::span<const TensorView> tensors, std::shared_ptr<cons
   return memory;
 }
 
-Staging::Staging(plan::Program& program, Side side, TensorMemory memory)
+Staging::Staging(plan::Program& program, plan::BoundSide side, TensorMemory memory)
     : memory_(std::move(memory)) {
   tensors_ = memory_.first;
   if (std::ranges::count(memory_.elsewhere, true) == 0) return;
@@ -50,13 +50,14 @@ Staging::Staging(plan::Program& program, Side side, TensorMemory memory)
     std::size_t used = 0;
     for (std::size_t i = chunk.first_run; i < chunk.end_run; ++i) {
       const plan::ProgramPart& part = program.parts[program.runs[i].part];
-      const std::size_t tensor = side == Side::source ? part.source_tensor : part.target_tensor;
+      const std::size_t tensor =
+          side == plan::BoundSide::source ? part.source_tensor : part.target_tensor;
       if (!memory_.elsewhere[tensor]) continue;
       Staged staged;
       staged.remote = memory_.first[tensor];
       staged.scratch = used;
-      stage(program.runs[i], side, item_bytes(side == Side::source ? part.source : part.target),
-            staged);
+      stage(program.runs[i], side,
+            item_bytes(side == plan::BoundSide::source ? part.source : part.target), staged);
       used += (staged.total() + run_alignment - 1) / run_alignment * run_alignment;
       runs_.push_back(staged);
     }
@@ -69,8 +70,8 @@ Staging::Staging(plan::Program& program, Side side, TensorMemory memory)
   }
 }
 
-void Staging::stage(plan::Run& run, Side side, std::size_t item, Staged& staged) const {
-  const bool of_source = side == Side::source;
+void Staging::stage(plan::Run& run, plan::BoundSide side, std::size_t item, Staged& staged) const {
+  const bool of_source = side == plan::BoundSide::source;
   std::int64_t& first = of_source ? run.source : run.target;
   std::int64_t& row = of_source ? run.source_row : run.target_row;
   std::int64_t& plane = of_source ? run.source_plane : run.target_plane;
@@ -140,7 +141,8 @@ TargetSide::TargetSide(const plan::Program& shared, const TensorMemory& memory)
 }
 
 Packer::Packer(plan::Program program, TensorMemory memory)
-    : program_(std::move(program)), staging_(program_, Staging::Side::source, std::move(memory)) {}
+    : program_(std::move(program)),
+      staging_(program_, plan::BoundSide::source, std::move(memory)) {}
 
 void Packer::gather(std::size_t chunk, std::span<std::byte> wire) {
   staging_.fetch(chunk);

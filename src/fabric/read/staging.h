@@ -12,6 +12,7 @@
 #include "copy/execute.h"
 #include "fabric/core/lender.h"
 #include "fabric/read/fragments.h"
+#include "plan/bound_side.h"
 #include "tensor/view.h"
 #include "tensorbus/plan.h"
 
@@ -33,9 +34,7 @@ using Fetch = std::function<void(std::span<const iovec> local, std::span<const i
 // scratch that fetch() fills before and store() empties after the chunk.
 class Staging {
  public:
-  enum class Side { source, target };
-
-  Staging(plan::Program& program, Side side, TensorMemory memory);
+  Staging(plan::Program& program, plan::BoundSide side, TensorMemory memory);
   Staging(Staging&&) = default;
   Staging& operator=(Staging&&) = default;
 
@@ -66,7 +65,7 @@ class Staging {
     }
   };
 
-  void stage(plan::Run& run, Side side, std::size_t item, Staged& staged) const;
+  void stage(plan::Run& run, plan::BoundSide side, std::size_t item, Staged& staged) const;
   // What the chunk needs, at both ends.
   void list(std::size_t chunk);
 
@@ -98,7 +97,7 @@ class TargetSide {
  private:
   struct Own {
     Own(const plan::Program& shared, const TensorMemory& memory)
-        : program(shared), staging(program, Staging::Side::target, memory) {}
+        : program(shared), staging(program, plan::BoundSide::target, memory) {}
     plan::Program program;
     Staging staging;
   };

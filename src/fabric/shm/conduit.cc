@@ -6,7 +6,7 @@ namespace tensorbus::fabric {
 
 struct ShmConduit::Layout {
   alignas(64) std::byte rings[2][ring_bytes(ring_capacity)];  // [who writes]
-  alignas(64) std::atomic<std::uint64_t> words[2][words_per_side];
+  alignas(64) std::atomic<std::uint64_t> words[2][words_per_half];
   struct alignas(64) Pulse {
     std::atomic<std::uint64_t> beats;
   } pulses[2];
@@ -25,16 +25,16 @@ os::Mapping checked_map(const os::Fd& file, std::size_t size) {
 
 os::Fd ShmConduit::make_file() { return os::sealed_memfd("tensorbus connection", sizeof(Layout)); }
 
-ShmConduit::ShmConduit(const os::Fd& file, Side side)
-    : ShmConduit(checked_map(file, sizeof(Layout)), side) {}
+ShmConduit::ShmConduit(const os::Fd& file, Half half)
+    : ShmConduit(checked_map(file, sizeof(Layout)), half) {}
 
-ShmConduit::ShmConduit(os::Mapping memory, Side side) noexcept
-    : out(reinterpret_cast<Layout*>(memory.data())->rings[side == Side::connector ? 0 : 1],
+ShmConduit::ShmConduit(os::Mapping memory, Half half) noexcept
+    : out(reinterpret_cast<Layout*>(memory.data())->rings[half == Half::connector ? 0 : 1],
           ring_capacity),
-      in(reinterpret_cast<Layout*>(memory.data())->rings[side == Side::connector ? 1 : 0],
+      in(reinterpret_cast<Layout*>(memory.data())->rings[half == Half::connector ? 1 : 0],
          ring_capacity),
       memory_(std::move(memory)),
-      own_(side == Side::connector ? 0 : 1) {}
+      own_(half == Half::connector ? 0 : 1) {}
 
 ShmConduit::Layout& ShmConduit::layout() const noexcept {
   return *reinterpret_cast<Layout*>(memory_.data());

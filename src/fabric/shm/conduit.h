@@ -1,4 +1,4 @@
-// The shared memory of one connection: a ring each way, the words of each side, and a pulse.
+// The shared memory of one connection: a ring each way, the words of each half, and a pulse.
 #pragma once
 
 #include <atomic>
@@ -12,18 +12,18 @@
 namespace tensorbus::fabric {
 
 inline constexpr std::size_t ring_capacity = 256 * 1024;
-inline constexpr std::uint32_t words_per_side = 8192;
+inline constexpr std::uint32_t words_per_half = 8192;
 
 // Both ends can write all of this memory, so nothing in it is believed; the worst a peer can do is
 // to break its own connection.
 class ShmConduit {
  public:
-  enum class Side { connector, acceptor };
+  enum class Half { connector, acceptor };
 
   // For the connector, who makes the memory.
   static os::Fd make_file();
   // Error(denied) if the file is not sealed or has another size.
-  ShmConduit(const os::Fd& file, Side side);
+  ShmConduit(const os::Fd& file, Half half);
 
   RingProducer out;
   RingConsumer in;
@@ -36,11 +36,11 @@ class ShmConduit {
 
  private:
   struct Layout;
-  ShmConduit(os::Mapping memory, Side side) noexcept;
+  ShmConduit(os::Mapping memory, Half half) noexcept;
   Layout& layout() const noexcept;
 
   os::Mapping memory_;
-  std::size_t own_;  // index of our side
+  std::size_t own_;  // index of our half
 };
 
 }  // namespace tensorbus::fabric

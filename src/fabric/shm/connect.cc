@@ -261,7 +261,7 @@ void ShmCore::on_challenge(const PeerPtr& peer, std::string_view body) {
   peer->probe = owner.probe;
   peer->challenge = body;
   const auto file = std::make_shared<os::Fd>(ShmConduit::make_file());
-  peer->conduit = std::make_unique<ShmConduit>(*file, ShmConduit::Side::connector);
+  peer->conduit = std::make_unique<ShmConduit>(*file, ShmConduit::Half::connector);
   peer->stage = ShmPeer::Stage::accepting;
   post(peer, packet(PacketKind::proof, connector_proof(peer->secret, peer->hello, body)), file);
 }
@@ -272,7 +272,7 @@ void ShmCore::on_proof(const PeerPtr& peer, std::string_view proof, std::vector<
                                            " refused our secret; it must be the one it was given"});
   }
   if (fds.size() != 1) throw Error(Code::failed, "it sent no memory for the connection");
-  peer->conduit = std::make_unique<ShmConduit>(fds.front(), ShmConduit::Side::acceptor);
+  peer->conduit = std::make_unique<ShmConduit>(fds.front(), ShmConduit::Half::acceptor);
   const std::string answer = acceptor_proof(options_.secret, peer->hello, peer->challenge);
   post(peer, packet(PacketKind::accept, answer),
        std::make_shared<os::Fd>(os::duplicate(doorbell_.get())));

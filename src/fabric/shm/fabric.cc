@@ -125,7 +125,7 @@ std::int64_t ShmCore::bytes_read(OpId id) const noexcept {
 
 Word ShmCore::make_word(Peer& any, std::uint64_t initial) {
   const PeerPtr peer = usable(any);
-  if (peer->words_made == words_per_side) {
+  if (peer->words_made == words_per_half) {
     throw Error(Code::queue_full, "the connection to " + to_string(any.identity()) +
                                       " has used up its words; connect anew");
   }
@@ -135,7 +135,7 @@ Word ShmCore::make_word(Peer& any, std::uint64_t initial) {
 }
 
 std::atomic<std::uint64_t>& ShmCore::word_of(const Peer& any, std::uint32_t word) const {
-  if (word >= words_per_side) {
+  if (word >= words_per_half) {
     throw Error(Code::invalid_argument,
                 fmt::format("{} has no word {}", to_string(any.identity()), word));
   }
