@@ -13,22 +13,22 @@
 namespace tensorbus::push_pull {
 
 Server::Impl::Impl(const NodeOptions& options)
-    : sides_(static_cast<std::size_t>(std::max(options.job.workers, 0))),
-      any_lost_(sides_.empty()),
+    : workers_(static_cast<std::size_t>(std::max(options.job.workers, 0))),
+      any_lost_(workers_.empty()),
       node_(Role::server, options, *this) {}
 
 Server::Impl::~Impl() = default;
 
 void Server::Impl::on_up(Partner& partner) {
-  sides_[static_cast<std::size_t>(partner.group())].partner = &partner;
+  workers_[static_cast<std::size_t>(partner.group())].partner = &partner;
 }
 
-Server::Impl::Side& Server::Impl::side_of(int worker) {
-  if (worker < 0 || static_cast<std::size_t>(worker) >= sides_.size()) {
+Server::Impl::WorkerState& Server::Impl::worker_at(int group) {
+  if (group < 0 || static_cast<std::size_t>(group) >= workers_.size()) {
     throw Error(Code::invalid_argument,
-                fmt::format("there is no worker {}; the job has {}", worker, sides_.size()));
+                fmt::format("there is no worker {}; the job has {}", group, workers_.size()));
   }
-  return sides_[static_cast<std::size_t>(worker)];
+  return workers_[static_cast<std::size_t>(group)];
 }
 
 Server::Impl::Incoming& Server::Impl::new_incoming() {
@@ -46,7 +46,7 @@ Server::Impl::Incoming& Server::Impl::new_incoming() {
 void Server::Impl::release(Incoming& incoming) {
   --counts_.requests;
   for (const auto& landing : incoming.landed) {
-    if (landing != nullptr) leave(*incoming.side, *landing);
+    if (landing != nullptr) leave(*incoming.worker, *landing);
   }
   incoming.answers.clear();
   incoming.under_way = false;
@@ -64,26 +64,26 @@ void Server::Impl::recycle(Incoming& incoming) {
 }
 
 void Server::Impl::on_message(Partner& partner, wire::Kind kind, wire::Body& message) {
-  Side& side = sides_[static_cast<std::size_t>(partner.group())];
+  WorkerState& worker = workers_[static_cast<std::size_t>(partner.group())];
   switch (kind) {
     case wire::Kind::request:
-      return on_request(side, message);
+      return on_request(worker, message);
     case wire::Kind::again:
-      return on_again(side, message);
+      return on_again(worker, message);
     case wire::Kind::forget:
-      return on_forget(side, message);
+      return on_forget(worker, message);
     case wire::Kind::want_slot:
-      return on_want_slot(side, message);
+      return on_want_slot(worker, message);
     case wire::Kind::free_slot:
-      return on_free_slot(side, message);
+      return on_free_slot(worker, message);
     case wire::Kind::words:
-      return on_words(side, message);
+      return on_words(worker, message);
     default:
       throw Error(Code::failed, "a message that only servers send");
   }
 }
 
-void Server::Impl::on_want_slot(Side& side, wire::Body& message) {
+void Server::Impl::on_want_slot(WorkerState& worker, wire::Body& message) {
   const auto wanted = wire::take<wire::WantSlot>(message);
   message.end();
   wire::Slot slot{wanted.bytes, {}, 0};
@@ -92,9 +92,9 @@ void Server::Impl::on_want_slot(Side& side, wire::Body& message) {
     if (wanted.bytes != slot_size(wanted.bytes)) {
       throw Error(Code::failed, "a slot of an odd size");
     }
-    OwnSlot made = side.partner->make_slot(wanted.bytes);
+    OwnSlot made = worker.partner->make_slot(wanted.bytes);
     slot.place = made.place;
-    side.slots.emplace(std::pair(made.place.inlet, made.place.offset), std::move(made));
+    worker.slots.emplace(std::pair(made.place.inlet, made.place.offset), std::move(made));
   } catch (const Error& error) {
     slot.code = static_cast<std::uint64_t>(error.code());
     refusal = error.what();
@@ -102,37 +102,37 @@ void Server::Impl::on_want_slot(Side& side, wire::Body& message) {
   message_.start(wire::Kind::slot);
   message_.put(slot);
   message_.put_text(refusal);
-  side.partner->send(message_.bytes());
+  worker.partner->send(message_.bytes());
 }
 
-void Server::Impl::on_words(Side& side, wire::Body& message) {
+void Server::Impl::on_words(WorkerState& worker, wire::Body& message) {
   const auto words = wire::take<wire::Words>(message);
   message.end();
-  side.words = side.partner->peer_memory(words.place, words.bytes);
-  side.words_bytes = words.bytes;
+  worker.words = worker.partner->peer_memory(words.place, words.bytes);
+  worker.words_bytes = words.bytes;
   if (words.place.offset % word_bytes != 0) throw Error(Code::failed, "words that are not aligned");
 }
 
-Server::Impl::Word& Server::Impl::word_at(const Side& side, std::uint64_t index) const {
-  if (side.words == nullptr || index >= side.words_bytes / word_bytes) {
+Server::Impl::Word& Server::Impl::word_at(const WorkerState& worker, std::uint64_t index) const {
+  if (worker.words == nullptr || index >= worker.words_bytes / word_bytes) {
     throw Error(Code::failed, "a request without a word");
   }
-  return *reinterpret_cast<Word*>(side.words + index * word_bytes);
+  return *reinterpret_cast<Word*>(worker.words + index * word_bytes);
 }
 
-void Server::Impl::on_free_slot(Side& side, wire::Body& message) {
+void Server::Impl::on_free_slot(WorkerState& worker, wire::Body& message) {
   const auto freed = wire::take<wire::FreeSlot>(message);
   message.end();
-  side.slots.erase({freed.place.inlet, freed.place.offset});
-  side.partner->trim();
+  worker.slots.erase({freed.place.inlet, freed.place.offset});
+  worker.partner->trim();
 }
 
 std::shared_ptr<Server::Impl::Landing> Server::Impl::landing_at(
-    const Side& side, const wire::InletPlace& place) const {
-  for (const auto& [key, landing] : side.landings) {
+    const WorkerState& worker, const wire::InletPlace& place) const {
+  for (const auto& [key, landing] : worker.landings) {
     if (landing->place == place) return landing;
   }
-  for (const auto& landing : side.retired) {
+  for (const auto& landing : worker.retired) {
     if (landing->place == place) return landing;
   }
   throw Error(Code::failed, "a push into a buffer that was not registered");
@@ -156,13 +156,13 @@ void Server::Impl::take_push(Incoming& incoming, wire::Numbers& message) const {
   std::shared_ptr<Landing> landing;
   std::size_t room = 0;
   if (push.landed != 0) {
-    landing = landing_at(*incoming.side, push.place);
+    landing = landing_at(*incoming.worker, push.place);
     tensor.tensor.data = landing->memory;
     tensor.memory = landing->keep;
     room = landing->bytes;
   } else if (bytes > 0) {
-    const auto slot = incoming.side->slots.find({push.place.inlet, push.place.offset});
-    if (slot == incoming.side->slots.end()) throw Error(Code::failed, "a push without a slot");
+    const auto slot = incoming.worker->slots.find({push.place.inlet, push.place.offset});
+    if (slot == incoming.worker->slots.end()) throw Error(Code::failed, "a push without a slot");
     tensor.tensor.data = slot->second.memory.get();
     tensor.memory = slot->second.memory;
     room = slot->second.bytes;
@@ -185,20 +185,20 @@ void Server::Impl::bind_extents(Incoming& incoming) {
   }
 }
 
-void Server::Impl::on_request(Side& side, wire::Body& decoder) {
+void Server::Impl::on_request(WorkerState& worker, wire::Body& decoder) {
   wire::Numbers message(decoder.raw(decoder.left()));
   const wire::RequestHead head = wire::take_head(message);
   Incoming& incoming = new_incoming();
-  incoming.side = &side;
+  incoming.worker = &worker;
   incoming.number = head.number;
   incoming.received = node_.ticker().now_after_reading();
   try {
-    incoming.word = head.word != 0 ? &word_at(side, head.word - 1) : nullptr;
+    incoming.word = head.word != 0 ? &word_at(worker, head.word - 1) : nullptr;
     for (std::uint64_t i = 0; i < head.pushes; ++i) take_push(incoming, message);
     for (std::uint64_t i = 0; i < head.pulls; ++i) {
       const wire::Pull pull = wire::take_pull(message);
       std::byte* const memory =
-          pull.bytes > 0 ? side.partner->peer_memory(pull.place, pull.bytes) : nullptr;
+          pull.bytes > 0 ? worker.partner->peer_memory(pull.place, pull.bytes) : nullptr;
       if (memory != nullptr) fetch_early(memory, pull.bytes, true);
       incoming.pulls.push_back(pull);
       incoming.targets.push_back(memory);
@@ -214,19 +214,19 @@ void Server::Impl::on_request(Side& side, wire::Body& decoder) {
 }
 
 void Server::Impl::queue(Incoming& incoming) {
-  Side& side = *incoming.side;
-  if (!side.landings.empty()) {
+  WorkerState& worker = *incoming.worker;
+  if (!worker.landings.empty()) {
     if (const std::string why = objection(incoming); !why.empty()) {
       answer(incoming, incoming.received, {Code::invalid_argument, why});
       return release(incoming);
     }
   }
-  (side.last == nullptr ? side.first : side.last->next) = &incoming;
-  side.last = &incoming;
+  (worker.last == nullptr ? worker.first : worker.last->next) = &incoming;
+  worker.last = &incoming;
 }
 
 void Server::Impl::keep_standing(Incoming& incoming, std::uint64_t number) {
-  auto& standing = incoming.side->standing;
+  auto& standing = incoming.worker->standing;
   if (number > standing.size() || standing[number - 1] != nullptr) {
     throw Error(Code::failed, "a request that comes again, under a number that it cannot have");
   }
@@ -242,11 +242,11 @@ void Server::Impl::stop_standing(Incoming& incoming) {
   if (!incoming.under_way) recycle(incoming);
 }
 
-void Server::Impl::on_again(Side& side, wire::Body& message) {
+void Server::Impl::on_again(WorkerState& worker, wire::Body& message) {
   const auto again = wire::take<wire::Again>(message);
   message.end();
   const std::uint64_t at = again.standing - 1;
-  Incoming* const incoming = at < side.standing.size() ? side.standing[at] : nullptr;
+  Incoming* const incoming = at < worker.standing.size() ? worker.standing[at] : nullptr;
   if (incoming == nullptr || incoming->under_way) {
     throw Error(Code::failed, "a request that cannot come again");
   }
@@ -258,20 +258,20 @@ void Server::Impl::on_again(Side& side, wire::Body& message) {
   queue(*incoming);
 }
 
-void Server::Impl::on_forget(Side& side, wire::Body& message) {
+void Server::Impl::on_forget(WorkerState& worker, wire::Body& message) {
   const std::uint64_t at = wire::take<wire::Forget>(message).standing - 1;
   message.end();
-  if (at >= side.standing.size() || side.standing[at] == nullptr) {
+  if (at >= worker.standing.size() || worker.standing[at] == nullptr) {
     throw Error(Code::failed, "a request to forget that never came");
   }
-  stop_standing(*std::exchange(side.standing[at], nullptr));
+  stop_standing(*std::exchange(worker.standing[at], nullptr));
 }
 
 // What stays for the next time must not move into a registered buffer: a copy of it does.
 Server::Impl::Incoming& Server::Impl::movable(Incoming& incoming) {
-  if (!incoming.stands || incoming.side->landings.empty()) return incoming;
+  if (!incoming.stands || incoming.worker->landings.empty()) return incoming;
   Incoming& copy = new_incoming();
-  copy.side = incoming.side;
+  copy.worker = incoming.worker;
   copy.number = incoming.number;
   copy.word = incoming.word;
   copy.received = incoming.received;
@@ -287,7 +287,7 @@ Server::Impl::Incoming& Server::Impl::movable(Incoming& incoming) {
 }
 
 std::string Server::Impl::objection(const Incoming& incoming) const {
-  const auto& landings = incoming.side->landings;
+  const auto& landings = incoming.worker->landings;
   for (const Received& received : incoming.tensors) {
     const auto landing = landings.find(received.key);
     if (landing == landings.end()) continue;
@@ -299,45 +299,45 @@ std::string Server::Impl::objection(const Incoming& incoming) const {
   return {};
 }
 
-void Server::Impl::drop_queue(Side& side) {
-  while (side.first != nullptr) release(*std::exchange(side.first, side.first->next));
-  side.last = nullptr;
+void Server::Impl::drop_queue(WorkerState& worker) {
+  while (worker.first != nullptr) release(*std::exchange(worker.first, worker.first->next));
+  worker.last = nullptr;
 }
 
 void Server::Impl::on_lost(Partner& partner) {
   any_lost_ = true;
-  Side& side = sides_[static_cast<std::size_t>(partner.group())];
-  for (Incoming*& standing : side.standing) {
+  WorkerState& worker = workers_[static_cast<std::size_t>(partner.group())];
+  for (Incoming*& standing : worker.standing) {
     if (standing != nullptr) stop_standing(*std::exchange(standing, nullptr));
   }
-  drop_queue(side);
-  side.slots.clear();
+  drop_queue(worker);
+  worker.slots.clear();
   // A push that it was writing never comes.
-  for (const auto& [key, landing] : side.landings) {
+  for (const auto& [key, landing] : worker.landings) {
     auto expected = static_cast<std::uint64_t>(LandingState::pushed);
     landing->word->compare_exchange_strong(expected,
                                            static_cast<std::uint64_t>(LandingState::free));
   }
-  side.retired.clear();
+  worker.retired.clear();
 }
 
-void Server::Impl::report_losses(std::span<Side* const> sides) {
+void Server::Impl::report_losses(std::span<WorkerState* const> workers) {
   std::vector<std::string> gone;
   bool anyone_left = false;
-  for (Side* side : sides) {
-    if (!side->partner->lost()) {
+  for (WorkerState* worker : workers) {
+    if (!worker->partner->lost()) {
       anyone_left = true;
-    } else if (!std::exchange(side->reported, true)) {
+    } else if (!std::exchange(worker->reported, true)) {
       gone.push_back(
-          fmt::format("{} is gone: {}", side->partner->name(), side->partner->lost()->message));
+          fmt::format("{} is gone: {}", worker->partner->name(), worker->partner->lost()->message));
     }
   }
   if (!gone.empty()) throw Error(Code::peer_lost, fmt::format("{}", fmt::join(gone, "; ")));
   if (!anyone_left) throw Error(Code::peer_lost, "every worker that could ask is gone");
 }
 
-bool Server::Impl::is_missing(const Side* side) {
-  return side->first == nullptr && !side->partner->lost();
+bool Server::Impl::is_missing(const WorkerState* worker) {
+  return worker->first == nullptr && !worker->partner->lost();
 }
 
 void Server::Impl::get_batch(std::vector<Request>& batch, std::span<const int> workers,
@@ -348,14 +348,14 @@ void Server::Impl::get_batch(std::vector<Request>& batch, std::span<const int> w
     throw Error(Code::invalid_argument, "another thread is in get_batch");
   }
   struct Clear {
-    std::vector<Side*>& wanted;
+    std::vector<WorkerState*>& wanted;
     ~Clear() { wanted.clear(); }
   } const clear{wanted_};
   if (workers.empty()) {
-    for (Side& side : sides_) wanted_.push_back(&side);
+    for (WorkerState& worker : workers_) wanted_.push_back(&worker);
   }
   if (!workers.empty()) {
-    for (const int worker : workers) wanted_.push_back(&side_of(worker));
+    for (const int group : workers) wanted_.push_back(&worker_at(group));
     std::ranges::sort(wanted_);
     if (std::ranges::adjacent_find(wanted_) != wanted_.end()) {
       throw Error(Code::invalid_argument, "a worker is named twice");
@@ -367,25 +367,25 @@ void Server::Impl::get_batch(std::vector<Request>& batch, std::span<const int> w
   });
   if (!complete) {
     std::vector<std::string> silent;
-    for (const Side* side : wanted_) {
-      if (is_missing(side)) silent.push_back(side->partner->name());
+    for (const WorkerState* worker : wanted_) {
+      if (is_missing(worker)) silent.push_back(worker->partner->name());
     }
     throw Error(Code::timeout, fmt::format("no request from {} in time", fmt::join(silent, ", ")));
   }
-  for (Side* side : wanted_) {
-    if (side->first == nullptr) continue;
-    Incoming& next = *side->first;
-    side->first = std::exchange(next.next, nullptr);
-    if (side->first == nullptr) side->last = nullptr;
+  for (WorkerState* worker : wanted_) {
+    if (worker->first == nullptr) continue;
+    Incoming& next = *worker->first;
+    worker->first = std::exchange(next.next, nullptr);
+    if (worker->first == nullptr) worker->last = nullptr;
     Incoming& incoming = movable(next);
     deliver(incoming);
     batch.push_back(
-        {static_cast<Handler>(incoming.handler), side->partner->group(), incoming.tensors});
+        {static_cast<Handler>(incoming.handler), worker->partner->group(), incoming.tensors});
   }
 }
 
 void Server::Impl::deliver(Incoming& incoming) {
-  if (!incoming.side->landings.empty()) move_to_landings(incoming);
+  if (!incoming.worker->landings.empty()) move_to_landings(incoming);
   incoming.handler = by_handler_.add(incoming);
   incoming.given = node_.ticker().now();
 }
@@ -393,8 +393,8 @@ void Server::Impl::deliver(Incoming& incoming) {
 void Server::Impl::move_to_landings(Incoming& incoming) {
   for (std::size_t i = 0; i < incoming.tensors.size(); ++i) {
     Received& received = incoming.tensors[i];
-    const auto landing = incoming.side->landings.find(received.key);
-    if (landing == incoming.side->landings.end()) continue;
+    const auto landing = incoming.worker->landings.find(received.key);
+    if (landing == incoming.worker->landings.end()) continue;
     if (incoming.landed[i] == landing->second) {
       ++counts_.pushes_straight;
       continue;
@@ -402,7 +402,7 @@ void Server::Impl::move_to_landings(Incoming& incoming) {
     if (!take(*landing->second->word, LandingState::delivered)) continue;  // see register_buffer()
     const std::size_t bytes = bytes_of(received.tensor);
     if (bytes > 0) std::memcpy(landing->second->memory, received.tensor.data, bytes);
-    if (incoming.landed[i] != nullptr) leave(*incoming.side, *incoming.landed[i]);
+    if (incoming.landed[i] != nullptr) leave(*incoming.worker, *incoming.landed[i]);
     incoming.landed[i] = landing->second;
     ++counts_.pushes_copied;
     received.tensor.data = landing->second->memory;
@@ -413,7 +413,7 @@ void Server::Impl::move_to_landings(Incoming& incoming) {
 ServerCounts Server::Impl::counts() {
   const Lock lock = node_.loop().lock();
   ServerCounts counts = counts_;
-  for (const Side& side : sides_) counts.slots += side.slots.size();
+  for (const WorkerState& worker : workers_) counts.slots += worker.slots.size();
   return counts;
 }
 

@@ -25,13 +25,13 @@ Server::Impl::Incoming& Server::Impl::take_handler(Handler given) {
 std::string Server::Impl::mismatch(Incoming& incoming, std::span<const TensorView> tensors) const {
   if (tensors.size() != incoming.pulls.size()) {
     return fmt::format("{} tensors in answer to {}, which wants {}", tensors.size(),
-                       incoming.side->partner->name(), incoming.pulls.size());
+                       incoming.worker->partner->name(), incoming.pulls.size());
   }
   for (std::size_t i = 0; i < tensors.size(); ++i) {
     const std::size_t bytes = incoming.answers.emplace_back(measure(tensors[i])).bytes;
     if (bytes != incoming.pulls[i].bytes) {
       return fmt::format("tensor {} of the answer to {} has {} bytes, its pull tensor {}", i,
-                         incoming.side->partner->name(), bytes, incoming.pulls[i].bytes);
+                         incoming.worker->partner->name(), bytes, incoming.pulls[i].bytes);
     }
   }
   return {};
@@ -41,16 +41,16 @@ void Server::Impl::answer(Incoming& incoming, std::int64_t handed_over, const St
   wire::Answer answer{incoming.number,
                       {incoming.received, incoming.given, handed_over, node_.ticker().now()},
                       static_cast<std::uint64_t>(status.code)};
-  if (!incoming.side->partner->shares_memory()) node_.ticker().to_nanoseconds(answer.times);
+  if (!incoming.worker->partner->shares_memory()) node_.ticker().to_nanoseconds(answer.times);
   message_.start(wire::Kind::answer);
   message_.put(answer);
   if (!status.ok()) message_.put_text(status.message);
-  incoming.side->partner->send(message_.bytes());
+  incoming.worker->partner->send(message_.bytes());
 }
 
 void Server::Impl::write_answers(Lock& lock, Incoming& incoming,
                                  std::span<const TensorView> tensors) {
-  Partner& partner = *incoming.side->partner;
+  Partner& partner = *incoming.worker->partner;
   std::size_t bytes = 0;
   for (const Measure& measured : incoming.answers) bytes += measured.bytes;
   if (partner.shares_memory()) {
@@ -87,7 +87,7 @@ void Server::Impl::respond(Handler handler, std::span<const TensorView> tensors)
     answer(incoming, handed_over, status);
     throw Error(status);
   }
-  if (incoming.side->partner->lost()) return;
+  if (incoming.worker->partner->lost()) return;
   Status status;
   if (incoming.word == nullptr) {
     write_answers(lock, incoming, tensors);
@@ -99,7 +99,7 @@ void Server::Impl::respond(Handler handler, std::span<const TensorView> tensors)
   }
   // Before the worker hears of it: its next push may land there.
   for (auto& landing : incoming.landed) {
-    if (landing != nullptr) leave(*incoming.side, *std::exchange(landing, nullptr));
+    if (landing != nullptr) leave(*incoming.worker, *std::exchange(landing, nullptr));
   }
   answer(incoming, handed_over, status);
 }
@@ -137,25 +137,25 @@ void Server::Impl::respond_rows(const TensorView& buffer, std::span<const Tensor
 }
 
 // A request that lay in it is over.
-void Server::Impl::leave(Side& side, Landing& landing) {
+void Server::Impl::leave(WorkerState& worker, Landing& landing) {
   if (!landing.retired) return give_back(*landing.word);
-  std::erase_if(side.retired, [&](const auto& each) { return each.get() == &landing; });
+  std::erase_if(worker.retired, [&](const auto& each) { return each.get() == &landing; });
 }
 
-void Server::Impl::retire(Side& side, std::int64_t key) {
-  const auto found = side.landings.find(key);
-  if (found == side.landings.end()) return;
+void Server::Impl::retire(WorkerState& worker, std::int64_t key) {
+  const auto found = worker.landings.find(key);
+  if (found == worker.landings.end()) return;
   const std::shared_ptr<Landing> landing = found->second;
-  side.landings.erase(found);
+  worker.landings.erase(found);
   landing->retired = true;
   // Whoever has it holds it to the end; nobody else takes it.
-  if (!take(*landing->word, LandingState::delivered)) side.retired.push_back(landing);
+  if (!take(*landing->word, LandingState::delivered)) worker.retired.push_back(landing);
 }
 
-void Server::Impl::offer(Side& side, std::int64_t key, Landing& landing) {
+void Server::Impl::offer(WorkerState& worker, std::int64_t key, Landing& landing) {
   message_.start(wire::Kind::landing);
   message_.put(wire::Landing{key, landing.place, landing.bytes, landing.word_slot.place});
-  side.partner->send(message_.bytes());
+  worker.partner->send(message_.bytes());
 }
 
 void Server::Impl::register_buffer(const TensorView& tensor, std::span<const int> workers,
@@ -176,7 +176,7 @@ void Server::Impl::register_buffer(const TensorView& tensor, std::span<const int
   }
   std::set<std::pair<int, std::int64_t>> named;
   for (std::size_t i = 0; i < keys.size(); ++i) {
-    side_of(workers[i]);
+    worker_at(workers[i]);
     if (keys[i] < 0) {
       throw Error(Code::invalid_argument, fmt::format("key {} is negative", keys[i]));
     }
@@ -188,24 +188,24 @@ void Server::Impl::register_buffer(const TensorView& tensor, std::span<const int
   const std::size_t bytes = total / keys.size();
   Lock lock = node_.loop().lock();
   for (std::size_t i = 0; i < keys.size(); ++i) {
-    Side& side = side_of(workers[i]);
-    retire(side, keys[i]);
+    WorkerState& worker = worker_at(workers[i]);
+    retire(worker, keys[i]);
     auto landing = std::make_shared<Landing>();
     landing->memory = tensor.data + i * bytes;
     landing->bytes = bytes;
     landing->keep = keep;
-    const bool shared = side.partner->shares_memory() && !side.partner->lost() && bytes > 0;
+    const bool shared = worker.partner->shares_memory() && !worker.partner->lost() && bytes > 0;
     const auto place =
-        shared ? side.partner->open_in(node_.pool(), landing->memory, bytes) : std::nullopt;
+        shared ? worker.partner->open_in(node_.pool(), landing->memory, bytes) : std::nullopt;
     if (place) {
       landing->place = *place;
-      landing->word_slot = side.partner->make_slot(sizeof(Word));
+      landing->word_slot = worker.partner->make_slot(sizeof(Word));
       landing->word = {landing->word_slot.memory, new (landing->word_slot.memory.get()) Word(0)};
     } else {
       landing->word = std::make_shared<Word>(0);
     }
-    offer(side, keys[i], *landing);
-    side.landings.emplace(keys[i], std::move(landing));
+    offer(worker, keys[i], *landing);
+    worker.landings.emplace(keys[i], std::move(landing));
   }
 }
 

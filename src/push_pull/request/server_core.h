@@ -35,7 +35,7 @@ class Server::Impl final : private Node::Client {
   using Lock = Loop::Lock;
   using Word = std::atomic<std::uint64_t>;
 
-  struct Side;
+  struct WorkerState;
   // A chunk of a registered buffer. Requests that lie in it hold it.
   struct Landing {
     std::byte* memory = nullptr;
@@ -48,7 +48,7 @@ class Server::Impl final : private Node::Client {
   };
   // A request from its arrival to its answer. Its memory is used again.
   struct Incoming {
-    Side* side = nullptr;
+    WorkerState* worker = nullptr;
     std::uint64_t handler = 0;
     std::uint64_t number = 0;
     Word* word = nullptr;
@@ -65,7 +65,8 @@ class Server::Impl final : private Node::Client {
     bool under_way = false;
     bool stands = false;  // kept for the next time
   };
-  struct Side {
+  // What the server has of one worker.
+  struct WorkerState {
     Partner* partner = nullptr;
     std::byte* words = nullptr;  // of the worker's requests
     std::size_t words_bytes = 0;
@@ -78,34 +79,35 @@ class Server::Impl final : private Node::Client {
     bool reported = false;  // that it is gone
   };
 
-  Side& side_of(int worker);
+  WorkerState& worker_at(int group);
   Incoming& new_incoming();
   void release(Incoming& incoming);
   void recycle(Incoming& incoming);
   Incoming& movable(Incoming& incoming);
   void deliver(Incoming& incoming);
   void move_to_landings(Incoming& incoming);
-  void drop_queue(Side& side);
-  void report_losses(std::span<Side* const> sides);
-  static bool is_missing(const Side* side);
+  void drop_queue(WorkerState& worker);
+  void report_losses(std::span<WorkerState* const> workers);
+  static bool is_missing(const WorkerState* worker);
 
   void on_up(Partner& partner) override;
   void on_message(Partner& partner, wire::Kind kind, wire::Body& message) override;
-  void on_request(Side& side, wire::Body& message);
-  void on_again(Side& side, wire::Body& message);
-  void on_forget(Side& side, wire::Body& message);
+  void on_request(WorkerState& worker, wire::Body& message);
+  void on_again(WorkerState& worker, wire::Body& message);
+  void on_forget(WorkerState& worker, wire::Body& message);
   static void keep_standing(Incoming& incoming, std::uint64_t number);
   void stop_standing(Incoming& incoming);
   void queue(Incoming& incoming);
   void take_push(Incoming& incoming, wire::Numbers& message) const;
   static void bind_extents(Incoming& incoming);
-  std::shared_ptr<Landing> landing_at(const Side& side, const wire::InletPlace& place) const;
+  std::shared_ptr<Landing> landing_at(const WorkerState& worker,
+                                      const wire::InletPlace& place) const;
   // Empty, or why the worker must not push this.
   std::string objection(const Incoming& incoming) const;
-  void on_want_slot(Side& side, wire::Body& message);
-  void on_free_slot(Side& side, wire::Body& message);
-  void on_words(Side& side, wire::Body& message);
-  Word& word_at(const Side& side, std::uint64_t index) const;
+  void on_want_slot(WorkerState& worker, wire::Body& message);
+  void on_free_slot(WorkerState& worker, wire::Body& message);
+  void on_words(WorkerState& worker, wire::Body& message);
+  Word& word_at(const WorkerState& worker, std::uint64_t index) const;
   void on_lost(Partner& partner) override;
   void on_turn() override {}
 
@@ -114,16 +116,16 @@ class Server::Impl final : private Node::Client {
   std::string mismatch(Incoming& incoming, std::span<const TensorView> tensors) const;
   void answer(Incoming& incoming, std::int64_t handed_over, const Status& status);
   void write_answers(Lock& lock, Incoming& incoming, std::span<const TensorView> tensors);
-  void leave(Side& side, Landing& landing);
-  void retire(Side& side, std::int64_t key);
-  void offer(Side& side, std::int64_t key, Landing& landing);
+  void leave(WorkerState& worker, Landing& landing);
+  void retire(WorkerState& worker, std::int64_t key);
+  void offer(WorkerState& worker, std::int64_t key, Landing& landing);
 
-  std::vector<Side> sides_;  // by worker group
+  std::vector<WorkerState> workers_;  // by worker group
   std::vector<std::unique_ptr<Incoming>> incoming_;
   Incoming* free_ = nullptr;
   Numbered<Incoming> by_handler_;
-  bool any_lost_;              // side; or there is none at all
-  std::vector<Side*> wanted_;  // of the get_batch under way
+  bool any_lost_;                     // worker; or there is none at all
+  std::vector<WorkerState*> wanted_;  // of the get_batch under way
   ServerCounts counts_;
   wire::Message message_;
   std::vector<std::byte> packed_;

@@ -20,7 +20,7 @@ constexpr std::size_t small_request = 4 * 1024;
 
 Worker::Impl::Impl(const NodeOptions& options)
     : options_(options),
-      sides_(static_cast<std::size_t>(std::max(options.job.servers, 0))),
+      states_(static_cast<std::size_t>(std::max(options.job.servers, 0))),
       history_(most_finished),
       node_(Role::worker, options, *this) {
   for (Finished& each : history_) each.traces.reserve(servers());
@@ -29,18 +29,18 @@ Worker::Impl::Impl(const NodeOptions& options)
 Worker::Impl::~Impl() = default;
 
 void Worker::Impl::on_up(Partner& partner) {
-  Side& side = sides_[static_cast<std::size_t>(partner.group())];
-  side.words = partner.make_slot(words_bytes);
-  std::memset(side.words.memory.get(), 0, words_bytes);
-  side.partner = &partner;
+  ServerState& state = states_[static_cast<std::size_t>(partner.group())];
+  state.words = partner.make_slot(words_bytes);
+  std::memset(state.words.memory.get(), 0, words_bytes);
+  state.partner = &partner;
   if (!partner.shares_memory()) return;
   message_.start(wire::Kind::words);
-  message_.put(wire::Words{side.words.place, words_bytes});
+  message_.put(wire::Words{state.words.place, words_bytes});
   partner.send(message_.bytes());
 }
 
-Worker::Impl::Word& Worker::Impl::word(Side& side, const Record& record) const {
-  return *reinterpret_cast<Word*>(side.words.memory.get() + record.index * word_bytes);
+Worker::Impl::Word& Worker::Impl::word(ServerState& state, const Record& record) const {
+  return *reinterpret_cast<Word*>(state.words.memory.get() + record.index * word_bytes);
 }
 
 void Worker::Impl::check_items(std::span<const Item> pushes, std::span<const Item> pulls) const {
@@ -68,21 +68,21 @@ void Worker::Impl::check_items(std::span<const Item> pushes, std::span<const Ite
   }
 }
 
-void Worker::Impl::check_links() const {
-  for (const Side& side : sides_) {
-    if (side.partner->lost()) {
-      throw Error(Code::peer_lost, fmt::format("{} is gone: {}", side.partner->name(),
-                                               side.partner->lost()->message));
+void Worker::Impl::check_servers() const {
+  for (const ServerState& state : states_) {
+    if (state.partner->lost()) {
+      throw Error(Code::peer_lost, fmt::format("{} is gone: {}", state.partner->name(),
+                                               state.partner->lost()->message));
     }
   }
 }
 
 // A server that has as much of us as it may.
-Worker::Impl::Side* Worker::Impl::crowded(std::size_t bytes) {
-  for (Side& side : sides_) {
-    if (side.requests >= options_.most_requests ||
-        (side.requests > 0 && side.bytes + bytes > options_.most_bytes)) {
-      return &side;
+Worker::Impl::ServerState* Worker::Impl::crowded(std::size_t bytes) {
+  for (ServerState& state : states_) {
+    if (state.requests >= options_.most_requests ||
+        (state.requests > 0 && state.bytes + bytes > options_.most_bytes)) {
+      return &state;
     }
   }
   return nullptr;
@@ -126,53 +126,54 @@ void Worker::Impl::release(Record& record) {
   if (record.keep != nullptr) dropped_.push_back(std::move(record.keep));
   if (record.standing != 0) return;
   for (std::size_t server = 0; server < servers(); ++server) {
-    give_back_slots(sides_[server], record.legs[server]);
+    give_back_slots(states_[server], record.legs[server]);
   }
   free_targets(record);
   free_records_.push_back(&record);
 }
 
-void Worker::Impl::put_slot(Side& side, PeerSlot slot) {
-  if (side.push_slots.idle_bytes() + slot.bytes <= options_.most_bytes) {
+void Worker::Impl::put_slot(ServerState& state, PeerSlot slot) {
+  if (state.push_slots.idle_bytes() + slot.bytes <= options_.most_bytes) {
     if (slot.memory != nullptr) fetch_early(slot.memory, slot.bytes, true);
-    return side.push_slots.put(slot);
+    return state.push_slots.put(slot);
   }
-  --side.slots;
+  --state.slots;
   wire::Message message(wire::Kind::free_slot);
   message.put(wire::FreeSlot{slot.place});
-  side.partner->send(message.bytes());
+  state.partner->send(message.bytes());
 }
 
-void Worker::Impl::give_back_slots(Side& side, Leg& leg) {
+void Worker::Impl::give_back_slots(ServerState& state, Leg& leg) {
   for (UsedSlot& used : leg.pushes) {
-    if (side.partner->lost()) break;
-    if (used.landing == nullptr) put_slot(side, used.slot);
+    if (state.partner->lost()) break;
+    if (used.landing == nullptr) put_slot(state, used.slot);
   }
   leg.pushes.clear();
 }
 
-PeerSlot Worker::Impl::take_slot(Lock& lock, Side& side, std::size_t bytes, Deadline deadline) {
-  if (const auto slot = side.push_slots.take(bytes)) return *slot;
+PeerSlot Worker::Impl::take_slot(Lock& lock, ServerState& state, std::size_t bytes,
+                                 Deadline deadline) {
+  if (const auto slot = state.push_slots.take(bytes)) return *slot;
   wire::Message message(wire::Kind::want_slot);
   message.put(wire::WantSlot{slot_size(bytes)});
-  side.partner->send(message.bytes());
-  const std::uint64_t refusals = side.refusals;
+  state.partner->send(message.bytes());
+  const std::uint64_t refusals = state.refusals;
   std::optional<PeerSlot> slot;
   const bool over = node_.loop().wait(lock, deadline, [&] {
-    return side.partner->lost() || side.refusals != refusals ||
-           (slot = side.push_slots.take(bytes)).has_value();
+    return state.partner->lost() || state.refusals != refusals ||
+           (slot = state.push_slots.take(bytes)).has_value();
   });
   if (slot) return *slot;
-  check_links();
-  if (over) throw Error(side.refusal);
+  check_servers();
+  if (over) throw Error(state.refusal);
   throw Error(Code::timeout,
-              fmt::format("{} gave no slot for {} bytes in time", side.partner->name(), bytes));
+              fmt::format("{} gave no slot for {} bytes in time", state.partner->name(), bytes));
 }
 
 void Worker::Impl::reserve_pushes(Lock& lock, Record& record, std::span<const Item> pushes,
                                   Deadline deadline) {
   for (std::size_t server = 0; server < servers(); ++server) {
-    Side& side = sides_[server];
+    ServerState& state = states_[server];
     Leg& leg = record.legs[server];
     for (std::size_t i = 0; i < pushes.size(); ++i) {
       const std::size_t bytes = record.pushes[i].bytes;
@@ -180,13 +181,13 @@ void Worker::Impl::reserve_pushes(Lock& lock, Record& record, std::span<const It
         leg.pushes.push_back({});
         continue;
       }
-      const auto landing = side.landings.find(pushes[i].key);
-      if (landing != side.landings.end() && bytes <= landing->second.bytes &&
+      const auto landing = state.landings.find(pushes[i].key);
+      if (landing != state.landings.end() && bytes <= landing->second.bytes &&
           take(*landing->second.word, LandingState::pushed)) {
         const Landing& there = landing->second;
         leg.pushes.push_back({{there.place, there.bytes, there.memory}, there.word});
       } else {
-        leg.pushes.push_back({take_slot(lock, side, bytes, deadline), nullptr});
+        leg.pushes.push_back({take_slot(lock, state, bytes, deadline), nullptr});
       }
     }
   }
@@ -207,33 +208,34 @@ void Worker::Impl::reserve_pulls(Record& record, std::span<const Item> pulls) {
         record.extents.insert(record.extents.end(), tensor.shape.begin(), tensor.shape.end());
         record.extents.insert(record.extents.end(), tensor.strides.begin(), tensor.strides.end());
       }
-      if (target.measured.bytes > 0) reserve_pull(sides_[server], target);
+      if (target.measured.bytes > 0) reserve_pull(states_[server], target);
     }
   }
 }
 
-void Worker::Impl::reserve_pull(Side& side, Target& target) {
-  if (target.measured.dense && !side.partner->shares_memory()) {
-    target.place = side.partner->open_once({target.data, target.measured.bytes});
+void Worker::Impl::reserve_pull(ServerState& state, Target& target) {
+  if (target.measured.dense && !state.partner->shares_memory()) {
+    target.place = state.partner->open_once({target.data, target.measured.bytes});
     target.once = true;
     return;
   }
   if (target.measured.dense) {
     if (const auto place =
-            side.partner->open_in(node_.pool(), target.data, target.measured.bytes)) {
+            state.partner->open_in(node_.pool(), target.data, target.measured.bytes)) {
       target.place = *place;
       return;
     }
   }
-  auto slot = side.pull_slots.take(target.measured.bytes);
-  target.slot = slot ? std::move(*slot) : side.partner->make_slot(slot_size(target.measured.bytes));
+  auto slot = state.pull_slots.take(target.measured.bytes);
+  target.slot =
+      slot ? std::move(*slot) : state.partner->make_slot(slot_size(target.measured.bytes));
   target.place = target.slot.place;
 }
 
 // Whether this server writes into a pull tensor itself, where we see its bytes and not its
 // messages. Otherwise it is we who put them there, and whoever gives up a request simply does not.
 bool Worker::Impl::needs_word(Record& record, std::size_t server) const {
-  return sides_[server].partner->shares_memory() &&
+  return states_[server].partner->shares_memory() &&
          std::ranges::any_of(targets(record, server), [](const Target& target) {
            return straight(target) && target.measured.bytes > 0;
          });
@@ -248,21 +250,21 @@ std::span<Worker::Impl::Target> Worker::Impl::targets(Record& record, std::size_
 
 void Worker::Impl::close_targets(std::size_t server, Record& record) {
   for (Target& target : targets(record, server)) {
-    if (std::exchange(target.once, false)) sides_[server].partner->close_once(target.place);
+    if (std::exchange(target.once, false)) states_[server].partner->close_once(target.place);
   }
 }
 
 void Worker::Impl::free_targets(Record& record) {
   for (std::size_t server = 0; server < servers(); ++server) {
-    Side& side = sides_[server];
+    ServerState& state = states_[server];
     close_targets(server, record);
     for (Target& target : targets(record, server)) {
       if (straight(target)) continue;
-      if (side.pull_slots.idle_bytes() + target.slot.bytes <= options_.most_bytes) {
-        side.pull_slots.put(std::move(target.slot));
+      if (state.pull_slots.idle_bytes() + target.slot.bytes <= options_.most_bytes) {
+        state.pull_slots.put(std::move(target.slot));
       } else {
         target.slot = {};
-        if (!side.partner->lost()) side.partner->trim();
+        if (!state.partner->lost()) state.partner->trim();
       }
     }
   }
@@ -282,7 +284,7 @@ void Worker::Impl::fill(Lock& lock, const Record& record, std::span<const Item> 
   }
   if (!lock.owns_lock()) node_.loop().lock_again(lock);
   for (std::size_t server = 0; server < servers(); ++server) {
-    Partner& partner = *sides_[server].partner;
+    Partner& partner = *states_[server].partner;
     if (partner.shares_memory()) continue;
     for (std::size_t i = 0; i < pushes.size(); ++i) {
       const TensorView& tensor = pushes[i].tensor;
@@ -320,15 +322,15 @@ void Worker::Impl::put_request(Record& record, std::size_t server, std::span<con
 void Worker::Impl::send(Record& record, const Wish& wish) {
   const std::int64_t sent = node_.ticker().now();
   for (std::size_t server = 0; server < servers(); ++server) {
-    Side& side = sides_[server];
+    ServerState& state = states_[server];
     Leg& leg = record.legs[server];
     leg.times = {wish.handed_over, sent};
-    if (side.partner->lost()) {
-      leg.status = *side.partner->lost();
+    if (state.partner->lost()) {
+      leg.status = *state.partner->lost();
       continue;
     }
     if (needs_word(record, server)) {
-      word(side, record)
+      word(state, record)
           .store(word_of(record.number, RequestState::pending), std::memory_order_relaxed);
     }
     if (record.known) {
@@ -339,22 +341,22 @@ void Worker::Impl::send(Record& record, const Wish& wish) {
     }
     leg.over = false;
     leg.bytes = record.bytes;
-    ++side.requests;
-    side.bytes += record.bytes;
-    side.partner->send(message_.bytes());
+    ++state.requests;
+    state.bytes += record.bytes;
+    state.partner->send(message_.bytes());
   }
 }
 
 void Worker::Impl::wait_for_room(Lock& lock, std::size_t bytes, Deadline deadline) {
   const bool room = node_.loop().wait(lock, deadline, [&] {
-    check_links();
+    check_servers();
     return crowded(bytes) == nullptr;
   });
   if (room) return;
-  const Side& side = *crowded(bytes);
+  const ServerState& state = *crowded(bytes);
   throw Error(Code::timeout,
               fmt::format("{} has {} requests of ours with {} bytes and answers none in time",
-                          side.partner->name(), side.requests, side.bytes));
+                          state.partner->name(), state.requests, state.bytes));
 }
 
 // With memory at the servers, and the pushes in it.
@@ -373,7 +375,7 @@ Worker::Impl::Record& Worker::Impl::make(Lock& lock, const Wish& wish, Deadline 
     reserve_pushes(lock, record, wish.pushes, deadline);
     reserve_pulls(record, wish.pulls);
     fill(lock, record, wish.pushes);
-    check_links();
+    check_servers();
   } catch (...) {
     for (Leg& leg : record.legs) {
       for (const UsedSlot& used : leg.pushes) {
@@ -412,51 +414,52 @@ Handler Worker::Impl::push_pull(std::span<const Item> pushes, std::span<const It
 }
 
 void Worker::Impl::on_message(Partner& partner, wire::Kind kind, wire::Body& message) {
-  Side& side = sides_[static_cast<std::size_t>(partner.group())];
+  ServerState& state = states_[static_cast<std::size_t>(partner.group())];
   switch (kind) {
     case wire::Kind::answer:
-      return on_answer(side, message);
+      return on_answer(state, message);
     case wire::Kind::slot:
-      return on_slot(side, message);
+      return on_slot(state, message);
     case wire::Kind::landing:
-      return on_landing(side, message);
+      return on_landing(state, message);
     default:
       throw Error(Code::failed, "a message that only workers send");
   }
 }
 
-void Worker::Impl::on_slot(Side& side, wire::Body& message) {
+void Worker::Impl::on_slot(ServerState& state, wire::Body& message) {
   const auto slot = wire::take<wire::Slot>(message);
   const std::string_view text = message.raw(message.left());
   if (slot.code != 0) {
-    side.refusal = {wire::checked_code(slot.code),
-                    fmt::format("{}: {}", side.partner->name(), text)};
-    ++side.refusals;
+    state.refusal = {wire::checked_code(slot.code),
+                     fmt::format("{}: {}", state.partner->name(), text)};
+    ++state.refusals;
     return;
   }
   if (slot.bytes != slot_size(slot.bytes)) throw Error(Code::failed, "a slot of an odd size");
-  side.push_slots.put({slot.place, slot.bytes, side.partner->peer_memory(slot.place, slot.bytes)});
-  ++side.slots;
+  state.push_slots.put(
+      {slot.place, slot.bytes, state.partner->peer_memory(slot.place, slot.bytes)});
+  ++state.slots;
 }
 
-void Worker::Impl::on_landing(Side& side, wire::Body& message) {
+void Worker::Impl::on_landing(ServerState& state, wire::Body& message) {
   const auto landing = wire::take<wire::Landing>(message);
   message.end();
   if (landing.place.inlet == 0) {
-    side.landings.erase(static_cast<std::int64_t>(landing.key));
+    state.landings.erase(static_cast<std::int64_t>(landing.key));
     return;
   }
-  std::byte* const memory = side.partner->peer_memory(landing.place, landing.bytes);
-  Word* const word = side.partner->peer_word(landing.word);
+  std::byte* const memory = state.partner->peer_memory(landing.place, landing.bytes);
+  Word* const word = state.partner->peer_word(landing.word);
   if (memory == nullptr) throw Error(Code::failed, "a landing that we cannot see");
-  side.landings.insert_or_assign(static_cast<std::int64_t>(landing.key),
-                                 Landing{landing.place, landing.bytes, memory, word});
+  state.landings.insert_or_assign(static_cast<std::int64_t>(landing.key),
+                                  Landing{landing.place, landing.bytes, memory, word});
 }
 
 WorkerCounts Worker::Impl::counts() {
   const Lock lock = node_.loop().lock();
   WorkerCounts counts = counts_;
-  for (const Side& side : sides_) counts.slots += side.slots;
+  for (const ServerState& state : states_) counts.slots += state.slots;
   return counts;
 }
 

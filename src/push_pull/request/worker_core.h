@@ -57,8 +57,8 @@ class Worker::Impl final : private Node::Client {
     std::byte* memory = nullptr;
     Word* word = nullptr;
   };
-  // What we have with one server.
-  struct Side {
+  // What the worker has of one server.
+  struct ServerState {
     Partner* partner = nullptr;
     FreeSlots<PeerSlot> push_slots;
     FreeSlots<OwnSlot> pull_slots;
@@ -137,21 +137,21 @@ class Worker::Impl final : private Node::Client {
     std::uint64_t number = 0;
   };
 
-  std::size_t servers() const noexcept { return sides_.size(); }
+  std::size_t servers() const noexcept { return states_.size(); }
   void check_items(std::span<const Item> pushes, std::span<const Item> pulls) const;
-  void check_links() const;
-  Side* crowded(std::size_t bytes);
+  void check_servers() const;
+  ServerState* crowded(std::size_t bytes);
   Record& new_record();
   // Whatever there is left to do for requests that are over. Nobody waits for it, so it is done
   // while somebody waits for an answer.
   void clear_up();
   void release(Record& record);
-  PeerSlot take_slot(Lock& lock, Side& side, std::size_t bytes, Deadline deadline);
+  PeerSlot take_slot(Lock& lock, ServerState& state, std::size_t bytes, Deadline deadline);
   void reserve_pushes(Lock& lock, Record& record, std::span<const Item> pushes, Deadline deadline);
   void reserve_pulls(Record& record, std::span<const Item> pulls);
-  void reserve_pull(Side& side, Target& target);
-  void give_back_slots(Side& side, Leg& leg);
-  void put_slot(Side& side, PeerSlot slot);
+  void reserve_pull(ServerState& state, Target& target);
+  void give_back_slots(ServerState& state, Leg& leg);
+  void put_slot(ServerState& state, PeerSlot slot);
   void close_targets(std::size_t server, Record& record);
   void free_targets(Record& record);
   void fill(Lock& lock, const Record& record, std::span<const Item> pushes);
@@ -171,7 +171,7 @@ class Worker::Impl final : private Node::Client {
   static bool has_landed(const Record& record);
   void stand(Record& record, const Wish& wish);
   void forget(Record& record);
-  Word& word(Side& side, const Record& record) const;
+  Word& word(ServerState& state, const Record& record) const;
 
   std::span<Target> targets(Record& record, std::size_t server) const;
   bool needs_word(Record& record, std::size_t server) const;
@@ -189,14 +189,14 @@ class Worker::Impl final : private Node::Client {
 
   void on_up(Partner& partner) override;
   void on_message(Partner& partner, wire::Kind kind, wire::Body& message) override;
-  void on_answer(Side& side, wire::Body& message);
-  void on_slot(Side& side, wire::Body& message);
-  void on_landing(Side& side, wire::Body& message);
+  void on_answer(ServerState& state, wire::Body& message);
+  void on_slot(ServerState& state, wire::Body& message);
+  void on_landing(ServerState& state, wire::Body& message);
   void on_lost(Partner& partner) override;
   void on_turn() override;
 
   const NodeOptions options_;
-  std::vector<Side> sides_;
+  std::vector<ServerState> states_;
   std::vector<std::unique_ptr<Record>> records_;
   std::vector<Record*> free_records_;
   std::vector<Record*> ended_;  // to be cleared up

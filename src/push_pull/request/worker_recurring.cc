@@ -92,7 +92,7 @@ Worker::Impl::Record* Worker::Impl::find_again(const Wish& wish) {
 Worker::Impl::Record* Worker::Impl::ready_again(const Wish& wish) {
   Record* const record = find_again(wish);
   if (record == nullptr || record->under_way) return nullptr;
-  check_links();
+  check_servers();
   if (!may_stand() || !lies_as_before(*record)) {
     forget(*record);
     return nullptr;
@@ -103,8 +103,8 @@ Worker::Impl::Record* Worker::Impl::ready_again(const Wish& wish) {
 // On a network memory is opened for every request anew; what lands in a registered buffer has its
 // place there.
 bool Worker::Impl::may_stand() const {
-  return std::ranges::all_of(sides_, [](const Side& side) {
-    return side.partner->shares_memory() && side.landings.empty();
+  return std::ranges::all_of(states_, [](const ServerState& state) {
+    return state.partner->shares_memory() && state.landings.empty();
   });
 }
 
@@ -116,7 +116,7 @@ bool Worker::Impl::lies_as_before(Record& record) {
     for (const Target& target : targets(record, server)) {
       if (!target.measured.dense || target.measured.bytes == 0) continue;
       const auto place =
-          sides_[server].partner->open_in(node_.pool(), target.data, target.measured.bytes);
+          states_[server].partner->open_in(node_.pool(), target.data, target.measured.bytes);
       if (place.has_value() != straight(target)) return false;
       if (place && *place != target.place) return false;
     }
@@ -154,7 +154,7 @@ void Worker::Impl::stand(Record& record, const Wish& wish) {
 void Worker::Impl::forget(Record& record) {
   message_.start(wire::Kind::forget);
   message_.put(wire::Forget{record.standing});
-  for (const Side& side : sides_) side.partner->send(message_.bytes());
+  for (const ServerState& state : states_) state.partner->send(message_.bytes());
   recurring_.remove(record.standing);
   record.standing = 0;
   record.known = false;

@@ -130,11 +130,11 @@ void Worker::Impl::end_if_abandoned(Record& record) {
 void Worker::Impl::cancel(Lock& lock, Record& record) {
   for (std::size_t server = 0; server < servers(); ++server) {
     Leg& leg = record.legs[server];
-    Side& side = sides_[server];
+    ServerState& state = states_[server];
     if (leg.over) continue;
     close_targets(server, record);
     if (needs_word(record, server) &&
-        !swap(word(side, record), record.number, RequestState::pending, RequestState::cancelled)) {
+        !swap(word(state, record), record.number, RequestState::pending, RequestState::cancelled)) {
       node_.loop().wait(lock, Deadline::after(grace), [&] { return leg.over; });
     }
   }
@@ -155,15 +155,15 @@ void Worker::Impl::fail(Lock& lock, std::uint64_t handler) {
   std::vector<std::string> writing;
   for (std::size_t server = 0; server < servers(); ++server) {
     const Leg& leg = record.legs[server];
-    Side& side = sides_[server];
+    ServerState& state = states_[server];
     if (leg.over) {
       if (failure.ok()) failure = leg.status;
       continue;
     }
-    silent.push_back(side.partner->name());
+    silent.push_back(state.partner->name());
     if (needs_word(record, server) &&
-        word(side, record).load() == word_of(record.number, RequestState::writing)) {
-      writing.push_back(side.partner->name());
+        word(state, record).load() == word_of(record.number, RequestState::writing)) {
+      writing.push_back(state.partner->name());
     }
   }
   if (failure.ok()) {
@@ -182,13 +182,13 @@ void Worker::Impl::fail(Lock& lock, std::uint64_t handler) {
 
 void Worker::Impl::end_leg(Record& record, std::size_t server, const Status& status) {
   Leg& leg = record.legs[server];
-  Side& side = sides_[server];
+  ServerState& state = states_[server];
   leg.over = true;
   if (!status.ok()) leg.status = status;
-  --side.requests;
-  side.bytes -= leg.bytes;
+  --state.requests;
+  state.bytes -= leg.bytes;
   if (record.standing == 0) {
-    give_back_slots(side, leg);
+    give_back_slots(state, leg);
     return close_targets(server, record);
   }
   for (std::size_t i = 0; i < leg.pushes.size(); ++i) {
@@ -196,11 +196,11 @@ void Worker::Impl::end_leg(Record& record, std::size_t server, const Status& sta
   }
 }
 
-void Worker::Impl::on_answer(Side& side, wire::Body& message) {
+void Worker::Impl::on_answer(ServerState& state, wire::Body& message) {
   const std::int64_t received = node_.ticker().now_after_reading();
   const auto answer = wire::take<wire::Answer>(message);
   const std::string_view text = message.raw(message.left());
-  const auto server = static_cast<std::size_t>(side.partner->group());
+  const auto server = static_cast<std::size_t>(state.partner->group());
   Record* const record = by_number_.find(answer.number);
   if (record == nullptr || record->legs[server].over) {
     throw Error(Code::failed, "an answer to what nobody asked");
@@ -215,21 +215,21 @@ void Worker::Impl::on_answer(Side& side, wire::Body& message) {
     end_leg(*record, server, success);
   } else {
     end_leg(*record, server,
-            {wire::checked_code(answer.code), fmt::format("{}: {}", side.partner->name(), text)});
+            {wire::checked_code(answer.code), fmt::format("{}: {}", state.partner->name(), text)});
   }
   end_if_abandoned(*record);
 }
 
 void Worker::Impl::on_lost(Partner& partner) {
   const auto server = static_cast<std::size_t>(partner.group());
-  Side& side = sides_[server];
+  ServerState& state = states_[server];
   for (const auto& each : records_) {
     Record& record = *each;
     Leg& leg = record.legs[server];
     if (leg.over) continue;
     if (needs_word(record, server) && record.keep != nullptr) {
-      Orphan orphan{record.keep, partner.peer().identity(), side.words.memory, &word(side, record),
-                    record.number};
+      Orphan orphan{record.keep, partner.peer().identity(), state.words.memory,
+                    &word(state, record), record.number};
       if (still_writing(orphan)) orphans_.push_back(std::move(orphan));
     }
     end_leg(
@@ -271,7 +271,7 @@ void Worker::Impl::turn_into_times(Finished& entry) const {
   if (!std::exchange(entry.in_ticks, false)) return;
   for (std::size_t server = 0; server < servers(); ++server) {
     const std::span<std::int64_t> trace = entry.traces[server];
-    if (sides_[server].partner->shares_memory()) {
+    if (states_[server].partner->shares_memory()) {
       node_.ticker().to_nanoseconds(trace);
     } else {
       node_.ticker().to_nanoseconds(trace.first(2));
