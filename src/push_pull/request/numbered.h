@@ -23,34 +23,34 @@ class Numbered {
     return first;
   }
   T* find(std::uint64_t number) const noexcept {
-    const Entry& entry = ring_[number & (ring_.size() - 1)];
-    return entry.number == number ? entry.value : nullptr;
+    const Named& named = ring_[number & (ring_.size() - 1)];
+    return named.number == number ? named.value : nullptr;
   }
   void remove(std::uint64_t first, std::uint64_t count = 1) noexcept {
     for (std::uint64_t number = first; number < first + count; ++number) {
-      Entry& entry = at(number);
-      if (entry.number == number) entry.value = nullptr;
+      Named& named = at(number);
+      if (named.number == number) named.value = nullptr;
     }
   }
   // Whether it was ever given.
   bool was_given(std::uint64_t number) const noexcept { return number > 0 && number < next_; }
 
  private:
-  struct Entry {
+  struct Named {
     std::uint64_t number = 0;
     T* value = nullptr;
   };
 
-  Entry& at(std::uint64_t number) noexcept { return ring_[number & (ring_.size() - 1)]; }
+  Named& at(std::uint64_t number) noexcept { return ring_[number & (ring_.size() - 1)]; }
 
   void grow() {
-    const std::vector<Entry> smaller = std::exchange(ring_, std::vector<Entry>(ring_.size() * 2));
-    for (const Entry& entry : smaller) {
-      if (entry.value != nullptr) at(entry.number) = entry;
+    const std::vector<Named> smaller = std::exchange(ring_, std::vector<Named>(ring_.size() * 2));
+    for (const Named& named : smaller) {
+      if (named.value != nullptr) at(named.number) = named;
     }
   }
 
-  std::vector<Entry> ring_ = std::vector<Entry>(64);  // a power of two
+  std::vector<Named> ring_ = std::vector<Named>(64);  // a power of two
   std::uint64_t next_ = 1;
 };
 

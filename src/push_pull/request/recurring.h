@@ -68,31 +68,31 @@ struct Standing {
 
 // Those that the servers know, each with a number from 1 to wire::most_standing. A few places for
 // every remainder of the hash: whoever looks for a request that is not there soon knows it.
-template <typename Record>
+template <typename Kept>
 class Recurring {
  public:
   static constexpr int often = 8;
 
-  struct Entry {
+  struct KnownRequest {
     Likeness likeness;
-    Record* record = nullptr;
+    Kept* request = nullptr;
     std::uint64_t used = 0;  // when last
     std::uint64_t since = 0;
   };
 
   // Without a comparison, if it still has the number.
-  Record* find(const Standing& standing) noexcept {
+  Kept* find(const Standing& standing) noexcept {
     if (standing.number == 0) return nullptr;
-    Entry& entry = places_[standing.number - 1];
-    if (entry.record == nullptr || entry.since != standing.since) return nullptr;
-    entry.used = ++now_;
-    return entry.record;
+    KnownRequest& known = places_[standing.number - 1];
+    if (known.request == nullptr || known.since != standing.since) return nullptr;
+    known.used = ++now_;
+    return known.request;
   }
-  Record* find(const Likeness& likeness) noexcept {
-    for (Entry& entry : places_of(likeness)) {
-      if (entry.record == nullptr || entry.likeness != likeness) continue;
-      entry.used = ++now_;
-      return entry.record;
+  Kept* find(const Likeness& likeness) noexcept {
+    for (KnownRequest& known : places_of(likeness)) {
+      if (known.request == nullptr || known.likeness != likeness) continue;
+      known.used = ++now_;
+      return known.request;
     }
     return nullptr;
   }
@@ -105,25 +105,25 @@ class Recurring {
   // Where it may be put: a free place, or the one that was not used for the longest time among
   // those that `may_go`. Null if there is none.
   template <typename MayGo>
-  Entry* place_for(const Likeness& likeness, MayGo may_go) noexcept {
-    Entry* best = nullptr;
-    for (Entry& entry : places_of(likeness)) {
-      if (entry.record == nullptr) return &entry;
-      if (may_go(*entry.record) && (best == nullptr || entry.used < best->used)) best = &entry;
+  KnownRequest* place_for(const Likeness& likeness, MayGo may_go) noexcept {
+    KnownRequest* best = nullptr;
+    for (KnownRequest& known : places_of(likeness)) {
+      if (known.request == nullptr) return &known;
+      if (may_go(*known.request) && (best == nullptr || known.used < best->used)) best = &known;
     }
     return best;
   }
   // Nobody else has the place.
-  void put(Entry& place, const Likeness& likeness, Record& record) {
+  void put(KnownRequest& place, const Likeness& likeness, Kept& request) {
     ++now_;
-    place = {likeness, &record, now_, now_};
+    place = {likeness, &request, now_, now_};
     ++size_;
   }
   void remove(std::uint64_t number) noexcept {
-    places_[number - 1].record = nullptr;
+    places_[number - 1].request = nullptr;
     --size_;
   }
-  std::uint64_t number_of(const Entry& place) const noexcept {
+  std::uint64_t number_of(const KnownRequest& place) const noexcept {
     return static_cast<std::uint64_t>(&place - places_.data()) + 1;
   }
   Standing standing(std::uint64_t number) const noexcept {
@@ -139,12 +139,12 @@ class Recurring {
     int times = 0;
   };
 
-  std::span<Entry> places_of(const Likeness& likeness) noexcept {
+  std::span<KnownRequest> places_of(const Likeness& likeness) noexcept {
     const std::size_t group = likeness.hash() % (places_.size() / alike);
     return std::span(places_).subspan(group * alike, alike);
   }
 
-  std::vector<Entry> places_ = std::vector<Entry>(wire::most_standing);
+  std::vector<KnownRequest> places_ = std::vector<KnownRequest>(wire::most_standing);
   std::array<Sighting, wire::most_standing> seen_{};
   std::uint64_t now_ = 0;
   std::size_t size_ = 0;

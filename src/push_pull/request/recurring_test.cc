@@ -45,47 +45,47 @@ TEST(LikenessTest, TensorsAreToldApartFromTheirDimensions) {
 
 class RecurringTest : public testing::Test {
  protected:
-  struct Record {
+  struct TestRequest {
     std::uint64_t number = 0;
     bool may_go = true;
   };
 
   Likeness likeness(std::int64_t key) { return likeness_of({tensor_.item(key)}); }
-  bool put(const Likeness& likeness, Record& record) {
+  bool put(const Likeness& likeness, TestRequest& request) {
     auto* const place =
-        recurring_.place_for(likeness, [](const Record& other) { return other.may_go; });
+        recurring_.place_for(likeness, [](const TestRequest& other) { return other.may_go; });
     if (place == nullptr) return false;
-    if (place->record != nullptr) recurring_.remove(recurring_.number_of(*place));
-    record.number = recurring_.number_of(*place);
-    recurring_.put(*place, likeness, record);
+    if (place->request != nullptr) recurring_.remove(recurring_.number_of(*place));
+    request.number = recurring_.number_of(*place);
+    recurring_.put(*place, likeness, request);
     return true;
   }
 
   Tensor tensor_{Dtype::uint8, {4}};
-  Recurring<Record> recurring_;
+  Recurring<TestRequest> recurring_;
 };
 
 TEST_F(RecurringTest, KnowsWhatItHolds) {
-  Record record;
+  TestRequest request;
   EXPECT_EQ(recurring_.find(likeness(1)), nullptr);
-  ASSERT_TRUE(put(likeness(1), record));
-  EXPECT_EQ(recurring_.find(likeness(1)), &record);
+  ASSERT_TRUE(put(likeness(1), request));
+  EXPECT_EQ(recurring_.find(likeness(1)), &request);
   EXPECT_EQ(recurring_.find(likeness(2)), nullptr);
   EXPECT_EQ(recurring_.size(), 1U);
-  recurring_.remove(record.number);
+  recurring_.remove(request.number);
   EXPECT_EQ(recurring_.find(likeness(1)), nullptr);
   EXPECT_EQ(recurring_.size(), 0U);
 }
 
 TEST_F(RecurringTest, ANumberIsFoundAsLongAsItNamesTheSame) {
   EXPECT_EQ(recurring_.find(Standing{}), nullptr);
-  Record first;
+  TestRequest first;
   ASSERT_TRUE(put(likeness(1), first));
   const Standing standing = recurring_.standing(first.number);
   EXPECT_EQ(recurring_.find(standing), &first);
   recurring_.remove(first.number);
   EXPECT_EQ(recurring_.find(standing), nullptr);
-  Record second;
+  TestRequest second;
   ASSERT_TRUE(put(likeness(1), second));
   ASSERT_EQ(second.number, first.number);
   EXPECT_EQ(recurring_.find(standing), nullptr) << "another has the number now";
@@ -99,9 +99,9 @@ TEST_F(RecurringTest, OftenIsEightTimes) {
 }
 
 TEST_F(RecurringTest, WhatIsUsedStaysWhenThereAreTooMany) {
-  Record favourite;
+  TestRequest favourite;
   put(likeness(0), favourite);
-  std::vector<Record> others(10 * wire::most_standing);
+  std::vector<TestRequest> others(10 * wire::most_standing);
   for (std::size_t i = 0; i < others.size(); ++i) {
     ASSERT_EQ(recurring_.find(likeness(0)), &favourite);
     ASSERT_TRUE(put(likeness(static_cast<std::int64_t>(i) + 1), others[i]));
@@ -112,11 +112,11 @@ TEST_F(RecurringTest, WhatIsUsedStaysWhenThereAreTooMany) {
 }
 
 TEST_F(RecurringTest, WhatMustNotGoStays) {
-  std::vector<Record> records(10 * wire::most_standing);
+  std::vector<TestRequest> requests(10 * wire::most_standing);
   std::size_t stay = 0;
-  for (std::size_t i = 0; i < records.size(); ++i) {
-    records[i].may_go = false;
-    stay += put(likeness(static_cast<std::int64_t>(i)), records[i]) ? 1U : 0U;
+  for (std::size_t i = 0; i < requests.size(); ++i) {
+    requests[i].may_go = false;
+    stay += put(likeness(static_cast<std::int64_t>(i)), requests[i]) ? 1U : 0U;
   }
   EXPECT_EQ(stay, wire::most_standing);
   EXPECT_EQ(recurring_.size(), wire::most_standing);

@@ -12,8 +12,8 @@ namespace tensorbus::push_pull {
 namespace {
 
 // Requests that nobody has waited for. Each has a word for every server.
-constexpr std::size_t most_records = 1024;
-constexpr std::size_t words_bytes = (most_records + wire::most_standing) * word_bytes;
+constexpr std::size_t most_unwaited = 1024;  // requests
+constexpr std::size_t words_bytes = (most_unwaited + wire::most_standing) * word_bytes;
 constexpr std::size_t small_request = 4 * 1024;
 
 }  // namespace
@@ -39,8 +39,8 @@ void Worker::Impl::on_up(Partner& partner) {
   partner.send(message_.bytes());
 }
 
-Worker::Impl::Word& Worker::Impl::word(ServerState& state, const Record& record) const {
-  return *reinterpret_cast<Word*>(state.words.memory.get() + record.index * word_bytes);
+Worker::Impl::Word& Worker::Impl::word(ServerState& state, const SentRequest& request) const {
+  return *reinterpret_cast<Word*>(state.words.memory.get() + request.index * word_bytes);
 }
 
 void Worker::Impl::check_items(std::span<const Item> pushes, std::span<const Item> pulls) const {
@@ -88,48 +88,48 @@ Worker::Impl::ServerState* Worker::Impl::crowded(std::size_t bytes) {
   return nullptr;
 }
 
-Worker::Impl::Record& Worker::Impl::new_record() {
-  if (free_records_.empty()) clear_up();
-  if (free_records_.empty()) {
-    if (records_.size() >= most_records + recurring_.size()) {
+Worker::Impl::SentRequest& Worker::Impl::new_request() {
+  if (free_requests_.empty()) clear_up();
+  if (free_requests_.empty()) {
+    if (requests_.size() >= most_unwaited + recurring_.size()) {
       throw Error(Code::queue_full,
-                  fmt::format("{} requests have not been waited for", most_records));
+                  fmt::format("{} requests have not been waited for", most_unwaited));
     }
-    records_.push_back(std::make_unique<Record>());
-    records_.back()->index = records_.size() - 1;
-    records_.back()->legs.resize(servers());
-    free_records_.reserve(most_records);
-    ended_.reserve(most_records);
-    free_records_.push_back(records_.back().get());
+    requests_.push_back(std::make_unique<SentRequest>());
+    requests_.back()->index = requests_.size() - 1;
+    requests_.back()->legs.resize(servers());
+    free_requests_.reserve(most_unwaited);
+    ended_.reserve(most_unwaited);
+    free_requests_.push_back(requests_.back().get());
   }
-  Record& record = *free_records_.back();
-  free_records_.pop_back();
-  return record;
+  SentRequest& request = *free_requests_.back();
+  free_requests_.pop_back();
+  return request;
 }
 
 void Worker::Impl::clear_up() {
-  for (Record* const record : ended_) {
-    by_number_.remove(record->number);
-    release(*record);
+  for (SentRequest* const request : ended_) {
+    by_number_.remove(request->number);
+    release(*request);
   }
   ended_.clear();
 }
 
-void Worker::Impl::release(Record& record) {
-  for (Leg& leg : record.legs) {
+void Worker::Impl::release(SentRequest& request) {
+  for (Leg& leg : request.legs) {
     leg.over = true;
     if (!leg.status.ok()) leg.status = {};
   }
-  record.under_way = false;
-  record.finishing = false;
-  record.abandoned = false;
-  if (record.keep != nullptr) dropped_.push_back(std::move(record.keep));
-  if (record.standing != 0) return;
+  request.under_way = false;
+  request.finishing = false;
+  request.abandoned = false;
+  if (request.keep != nullptr) dropped_.push_back(std::move(request.keep));
+  if (request.standing != 0) return;
   for (std::size_t server = 0; server < servers(); ++server) {
-    give_back_slots(states_[server], record.legs[server]);
+    give_back_slots(states_[server], request.legs[server]);
   }
-  free_targets(record);
-  free_records_.push_back(&record);
+  free_targets(request);
+  free_requests_.push_back(&request);
 }
 
 void Worker::Impl::put_slot(ServerState& state, PeerSlot slot) {
@@ -170,13 +170,13 @@ PeerSlot Worker::Impl::take_slot(Lock& lock, ServerState& state, std::size_t byt
               fmt::format("{} gave no slot for {} bytes in time", state.partner->name(), bytes));
 }
 
-void Worker::Impl::reserve_pushes(Lock& lock, Record& record, std::span<const Item> pushes,
+void Worker::Impl::reserve_pushes(Lock& lock, SentRequest& request, std::span<const Item> pushes,
                                   Deadline deadline) {
   for (std::size_t server = 0; server < servers(); ++server) {
     ServerState& state = states_[server];
-    Leg& leg = record.legs[server];
+    Leg& leg = request.legs[server];
     for (std::size_t i = 0; i < pushes.size(); ++i) {
-      const std::size_t bytes = record.pushes[i].bytes;
+      const std::size_t bytes = request.pushes[i].bytes;
       if (bytes == 0) {
         leg.pushes.push_back({});
         continue;
@@ -193,20 +193,20 @@ void Worker::Impl::reserve_pushes(Lock& lock, Record& record, std::span<const It
   }
 }
 
-void Worker::Impl::reserve_pulls(Record& record, std::span<const Item> pulls) {
-  record.pulls_each = pulls.size() / servers();
+void Worker::Impl::reserve_pulls(SentRequest& request, std::span<const Item> pulls) {
+  request.pulls_each = pulls.size() / servers();
   for (std::size_t server = 0; server < servers(); ++server) {
-    for (const Item& item : pulls.subspan(server * record.pulls_each, record.pulls_each)) {
+    for (const Item& item : pulls.subspan(server * request.pulls_each, request.pulls_each)) {
       const TensorView& tensor = item.tensor;
-      Target& target = record.pulls.emplace_back();
+      Target& target = request.pulls.emplace_back();
       target.data = tensor.data;
       target.dtype = tensor.dtype;
       target.measured = measure(tensor);
       if (!target.measured.dense) {
         target.dims = tensor.shape.size();
-        target.first = record.extents.size();
-        record.extents.insert(record.extents.end(), tensor.shape.begin(), tensor.shape.end());
-        record.extents.insert(record.extents.end(), tensor.strides.begin(), tensor.strides.end());
+        target.first = request.extents.size();
+        request.extents.insert(request.extents.end(), tensor.shape.begin(), tensor.shape.end());
+        request.extents.insert(request.extents.end(), tensor.strides.begin(), tensor.strides.end());
       }
       if (target.measured.bytes > 0) reserve_pull(states_[server], target);
     }
@@ -234,31 +234,32 @@ void Worker::Impl::reserve_pull(ServerState& state, Target& target) {
 
 // Whether this server writes into a pull tensor itself, where we see its bytes and not its
 // messages. Otherwise it is we who put them there, and whoever gives up a request simply does not.
-bool Worker::Impl::needs_word(Record& record, std::size_t server) const {
+bool Worker::Impl::needs_word(SentRequest& request, std::size_t server) const {
   return states_[server].partner->shares_memory() &&
-         std::ranges::any_of(targets(record, server), [](const Target& target) {
+         std::ranges::any_of(targets(request, server), [](const Target& target) {
            return straight(target) && target.measured.bytes > 0;
          });
 }
 
-std::span<Worker::Impl::Target> Worker::Impl::targets(Record& record, std::size_t server) const {
+std::span<Worker::Impl::Target> Worker::Impl::targets(SentRequest& request,
+                                                      std::size_t server) const {
   // Fewer if it fails while they are reserved.
-  const std::size_t first = std::min(server * record.pulls_each, record.pulls.size());
-  return std::span(record.pulls)
-      .subspan(first, std::min(record.pulls_each, record.pulls.size() - first));
+  const std::size_t first = std::min(server * request.pulls_each, request.pulls.size());
+  return std::span(request.pulls)
+      .subspan(first, std::min(request.pulls_each, request.pulls.size() - first));
 }
 
-void Worker::Impl::close_targets(std::size_t server, Record& record) {
-  for (Target& target : targets(record, server)) {
+void Worker::Impl::close_targets(std::size_t server, SentRequest& request) {
+  for (Target& target : targets(request, server)) {
     if (std::exchange(target.once, false)) states_[server].partner->close_once(target.place);
   }
 }
 
-void Worker::Impl::free_targets(Record& record) {
+void Worker::Impl::free_targets(SentRequest& request) {
   for (std::size_t server = 0; server < servers(); ++server) {
     ServerState& state = states_[server];
-    close_targets(server, record);
-    for (Target& target : targets(record, server)) {
+    close_targets(server, request);
+    for (Target& target : targets(request, server)) {
       if (straight(target)) continue;
       if (state.pull_slots.idle_bytes() + target.slot.bytes <= options_.most_bytes) {
         state.pull_slots.put(std::move(target.slot));
@@ -268,18 +269,18 @@ void Worker::Impl::free_targets(Record& record) {
       }
     }
   }
-  record.pushes.clear();
-  record.pulls.clear();
-  record.extents.clear();
+  request.pushes.clear();
+  request.pulls.clear();
+  request.extents.clear();
 }
 
 // Puts the pushes where the servers find them.
-void Worker::Impl::fill(Lock& lock, const Record& record, std::span<const Item> pushes) {
-  if (record.bytes * servers() > long_copy) lock.unlock();
+void Worker::Impl::fill(Lock& lock, const SentRequest& request, std::span<const Item> pushes) {
+  if (request.bytes * servers() > long_copy) lock.unlock();
   for (std::size_t server = 0; server < servers(); ++server) {
     for (std::size_t i = 0; i < pushes.size(); ++i) {
-      std::byte* const memory = record.legs[server].pushes[i].slot.memory;
-      if (memory != nullptr) pack(pushes[i].tensor, record.pushes[i], memory);
+      std::byte* const memory = request.legs[server].pushes[i].slot.memory;
+      if (memory != nullptr) pack(pushes[i].tensor, request.pushes[i], memory);
     }
   }
   if (!lock.owns_lock()) node_.loop().lock_again(lock);
@@ -288,8 +289,8 @@ void Worker::Impl::fill(Lock& lock, const Record& record, std::span<const Item> 
     if (partner.shares_memory()) continue;
     for (std::size_t i = 0; i < pushes.size(); ++i) {
       const TensorView& tensor = pushes[i].tensor;
-      const wire::InletPlace& place = record.legs[server].pushes[i].slot.place;
-      const auto [bytes, dense] = record.pushes[i];
+      const wire::InletPlace& place = request.legs[server].pushes[i].slot.place;
+      const auto [bytes, dense] = request.pushes[i];
       if (dense) {
         partner.write(place, {tensor.data, bytes});
       } else {
@@ -301,48 +302,49 @@ void Worker::Impl::fill(Lock& lock, const Record& record, std::span<const Item> 
   }
 }
 
-void Worker::Impl::put_request(Record& record, std::size_t server, std::span<const Item> pushes) {
-  const std::uint64_t word = needs_word(record, server) ? record.index + 1 : 0;
+void Worker::Impl::put_request(SentRequest& request, std::size_t server,
+                               std::span<const Item> pushes) {
+  const std::uint64_t word = needs_word(request, server) ? request.index + 1 : 0;
   message_.start(wire::Kind::request);
   message_.put(
-      wire::RequestHead{record.number, word, pushes.size(), record.pulls_each, record.standing});
+      wire::RequestHead{request.number, word, pushes.size(), request.pulls_each, request.standing});
   for (std::size_t i = 0; i < pushes.size(); ++i) {
     const TensorView& tensor = pushes[i].tensor;
-    const UsedSlot& used = record.legs[server].pushes[i];
+    const UsedSlot& used = request.legs[server].pushes[i];
     message_.put(
         wire::Push{pushes[i].key, used.slot.place, tensor.shape.size(),
                    static_cast<std::uint64_t>(tensor.dtype), used.landing != nullptr ? 1U : 0U},
         tensor.shape);
   }
-  for (const Target& target : targets(record, server)) {
+  for (const Target& target : targets(request, server)) {
     message_.put(wire::Pull{target.place, target.measured.bytes});
   }
 }
 
-void Worker::Impl::send(Record& record, const Wish& wish) {
+void Worker::Impl::send(SentRequest& request, const Wish& wish) {
   const std::int64_t sent = node_.ticker().now();
   for (std::size_t server = 0; server < servers(); ++server) {
     ServerState& state = states_[server];
-    Leg& leg = record.legs[server];
+    Leg& leg = request.legs[server];
     leg.times = {wish.handed_over, sent};
     if (state.partner->lost()) {
       leg.status = *state.partner->lost();
       continue;
     }
-    if (needs_word(record, server)) {
-      word(state, record)
-          .store(word_of(record.number, RequestState::pending), std::memory_order_relaxed);
+    if (needs_word(request, server)) {
+      word(state, request)
+          .store(word_of(request.number, RequestState::pending), std::memory_order_relaxed);
     }
-    if (record.known) {
+    if (request.known) {
       message_.start(wire::Kind::again);
-      message_.put(wire::Again{record.number, record.standing});
+      message_.put(wire::Again{request.number, request.standing});
     } else {
-      put_request(record, server, wish.pushes);
+      put_request(request, server, wish.pushes);
     }
     leg.over = false;
-    leg.bytes = record.bytes;
+    leg.bytes = request.bytes;
     ++state.requests;
-    state.bytes += record.bytes;
+    state.bytes += request.bytes;
     state.partner->send(message_.bytes());
   }
 }
@@ -360,45 +362,46 @@ void Worker::Impl::wait_for_room(Lock& lock, std::size_t bytes, Deadline deadlin
 }
 
 // With memory at the servers, and the pushes in it.
-Worker::Impl::Record& Worker::Impl::make(Lock& lock, const Wish& wish, Deadline deadline) {
+Worker::Impl::SentRequest& Worker::Impl::make(Lock& lock, const Wish& wish, Deadline deadline) {
   std::size_t bytes = 0;
   for (const Item& item : wish.pushes) bytes += bytes_of(item.tensor);
   wait_for_room(lock, bytes, deadline);
   // Large slots are used again while they are in the cache.
   if (bytes > small_request) clear_up();
-  Record& record = new_record();
-  record.under_way = true;
+  SentRequest& request = new_request();
+  request.under_way = true;
   try {
-    for (const Item& item : wish.pushes) record.pushes.push_back(measure(item.tensor));
-    record.bytes = bytes;
-    record.pool_changes = node_.pool().changes();
-    reserve_pushes(lock, record, wish.pushes, deadline);
-    reserve_pulls(record, wish.pulls);
-    fill(lock, record, wish.pushes);
+    for (const Item& item : wish.pushes) request.pushes.push_back(measure(item.tensor));
+    request.bytes = bytes;
+    request.pool_changes = node_.pool().changes();
+    reserve_pushes(lock, request, wish.pushes, deadline);
+    reserve_pulls(request, wish.pulls);
+    fill(lock, request, wish.pushes);
     check_servers();
   } catch (...) {
-    for (Leg& leg : record.legs) {
+    for (Leg& leg : request.legs) {
       for (const UsedSlot& used : leg.pushes) {
         if (used.landing != nullptr) give_back(*used.landing);
       }
     }
-    release(record);
+    release(request);
     throw;
   }
-  return record;
+  return request;
 }
 
-Handler Worker::Impl::dispatch(Record& record, const Wish& wish, std::shared_ptr<const void> keep) {
-  record.number = by_number_.add(record);
-  send(record, wish);
+Handler Worker::Impl::dispatch(SentRequest& request, const Wish& wish,
+                               std::shared_ptr<const void> keep) {
+  request.number = by_number_.add(request);
+  send(request, wish);
   // The rest while the request is on its way.
-  record.known = record.standing != 0;
-  record.keep = std::move(keep);
-  record.handlers = wish.pushes.size() + record.pulls_each;
-  record.first = by_handler_.add(record, record.handlers);
+  request.known = request.standing != 0;
+  request.keep = std::move(keep);
+  request.handlers = wish.pushes.size() + request.pulls_each;
+  request.first = by_handler_.add(request, request.handlers);
   ++counts_.requests;
   clear_up();
-  return static_cast<Handler>(record.first);
+  return static_cast<Handler>(request.first);
 }
 
 Handler Worker::Impl::push_pull(std::span<const Item> pushes, std::span<const Item> pulls,

@@ -93,7 +93,8 @@ class Worker::Impl final : private Node::Client {
     OwnSlot slot;            // that place, if it is not the tensor itself
     bool once = false;       // it was opened for this request alone
   };
-  struct Record {
+  // A request from its making to its end. Its memory is used again.
+  struct SentRequest {
     std::size_t index = 0;  // of its words
     std::uint64_t number = 0;
     std::uint64_t first = 0;  // handler
@@ -141,48 +142,49 @@ class Worker::Impl final : private Node::Client {
   void check_items(std::span<const Item> pushes, std::span<const Item> pulls) const;
   void check_servers() const;
   ServerState* crowded(std::size_t bytes);
-  Record& new_record();
+  SentRequest& new_request();
   // Whatever there is left to do for requests that are over. Nobody waits for it, so it is done
   // while somebody waits for an answer.
   void clear_up();
-  void release(Record& record);
+  void release(SentRequest& request);
   PeerSlot take_slot(Lock& lock, ServerState& state, std::size_t bytes, Deadline deadline);
-  void reserve_pushes(Lock& lock, Record& record, std::span<const Item> pushes, Deadline deadline);
-  void reserve_pulls(Record& record, std::span<const Item> pulls);
+  void reserve_pushes(Lock& lock, SentRequest& request, std::span<const Item> pushes,
+                      Deadline deadline);
+  void reserve_pulls(SentRequest& request, std::span<const Item> pulls);
   void reserve_pull(ServerState& state, Target& target);
   void give_back_slots(ServerState& state, Leg& leg);
   void put_slot(ServerState& state, PeerSlot slot);
-  void close_targets(std::size_t server, Record& record);
-  void free_targets(Record& record);
-  void fill(Lock& lock, const Record& record, std::span<const Item> pushes);
-  void put_request(Record& record, std::size_t server, std::span<const Item> pushes);
-  void send(Record& record, const Wish& wish);
+  void close_targets(std::size_t server, SentRequest& request);
+  void free_targets(SentRequest& request);
+  void fill(Lock& lock, const SentRequest& request, std::span<const Item> pushes);
+  void put_request(SentRequest& request, std::size_t server, std::span<const Item> pushes);
+  void send(SentRequest& request, const Wish& wish);
   Handler send_or_make(Lock& lock, const Wish& wish, Deadline deadline,
                        std::shared_ptr<const void> keep);
   void wait_for_room(Lock& lock, std::size_t bytes, Deadline deadline);
-  Record& make(Lock& lock, const Wish& wish, Deadline deadline);
-  Handler dispatch(Record& record, const Wish& wish, std::shared_ptr<const void> keep);
+  SentRequest& make(Lock& lock, const Wish& wish, Deadline deadline);
+  Handler dispatch(SentRequest& request, const Wish& wish, std::shared_ptr<const void> keep);
 
-  Record* find_again(const Wish& wish);
-  Record* ready_again(const Wish& wish);
+  SentRequest* find_again(const Wish& wish);
+  SentRequest* ready_again(const Wish& wish);
   bool may_stand() const;
-  bool lies_as_before(Record& record);
-  static bool is_small(const Record& record);
-  static bool has_landed(const Record& record);
-  void stand(Record& record, const Wish& wish);
-  void forget(Record& record);
-  Word& word(ServerState& state, const Record& record) const;
+  bool lies_as_before(SentRequest& request);
+  static bool is_small(const SentRequest& request);
+  static bool has_landed(const SentRequest& request);
+  void stand(SentRequest& request, const Wish& wish);
+  void forget(SentRequest& request);
+  Word& word(ServerState& state, const SentRequest& request) const;
 
-  std::span<Target> targets(Record& record, std::size_t server) const;
-  bool needs_word(Record& record, std::size_t server) const;
+  std::span<Target> targets(SentRequest& request, std::size_t server) const;
+  bool needs_word(SentRequest& request, std::size_t server) const;
   static bool straight(const Target& target) { return target.slot.memory == nullptr; }
-  bool settled(const Record& record) const;
-  void copy_out(Lock& lock, Record& record);
-  void finish(Record& record, const Status& status);
-  void cancel(Lock& lock, Record& record);
+  bool settled(const SentRequest& request) const;
+  void copy_out(Lock& lock, SentRequest& request);
+  void finish(SentRequest& request, const Status& status);
+  void cancel(Lock& lock, SentRequest& request);
   [[noreturn]] void fail(Lock& lock, std::uint64_t handler);
-  void end_leg(Record& record, std::size_t server, const Status& status);
-  void end_if_abandoned(Record& record);
+  void end_leg(SentRequest& request, std::size_t server, const Status& status);
+  void end_if_abandoned(SentRequest& request);
   Finished* finished(std::uint64_t handler);
   void turn_into_times(Finished& entry) const;
   bool still_writing(const Orphan& orphan) const;
@@ -197,12 +199,12 @@ class Worker::Impl final : private Node::Client {
 
   const NodeOptions options_;
   std::vector<ServerState> states_;
-  std::vector<std::unique_ptr<Record>> records_;
-  std::vector<Record*> free_records_;
-  std::vector<Record*> ended_;  // to be cleared up
-  Numbered<Record> by_handler_;
-  Numbered<Record> by_number_;
-  Recurring<Record> recurring_;
+  std::vector<std::unique_ptr<SentRequest>> requests_;
+  std::vector<SentRequest*> free_requests_;
+  std::vector<SentRequest*> ended_;  // to be cleared up
+  Numbered<SentRequest> by_handler_;
+  Numbered<SentRequest> by_number_;
+  Recurring<SentRequest> recurring_;
   Likeness likeness_;                                                     // of the request at hand
   const std::shared_ptr<const void> self_ = std::make_shared<char>('w');  // for those it prepares
   std::vector<Finished> history_;

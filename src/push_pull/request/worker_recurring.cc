@@ -63,41 +63,41 @@ Handler Worker::Impl::push_pull(PreparedRequest::Content* prepared, Deadline dea
 
 Handler Worker::Impl::send_or_make(Lock& lock, const Wish& wish, Deadline deadline,
                                    std::shared_ptr<const void> keep) {
-  if (Record* const record = ready_again(wish)) {
-    record->under_way = true;
-    fill(lock, *record, wish.pushes);
+  if (SentRequest* const request = ready_again(wish)) {
+    request->under_way = true;
+    fill(lock, *request, wish.pushes);
     ++counts_.repeated;
-    return dispatch(*record, wish, std::move(keep));
+    return dispatch(*request, wish, std::move(keep));
   }
   if (wish.standing == nullptr) check_items(wish.pushes, wish.pulls);
-  Record& record = make(lock, wish, deadline);
+  SentRequest& request = make(lock, wish, deadline);
   // The lock may have been let go, and another thread have sent something.
   if (wish.standing == nullptr && wish.likeness != nullptr) likeness_.take(wish.pushes, wish.pulls);
-  stand(record, wish);
-  return dispatch(record, wish, std::move(keep));
+  stand(request, wish);
+  return dispatch(request, wish, std::move(keep));
 }
 
-Worker::Impl::Record* Worker::Impl::find_again(const Wish& wish) {
+Worker::Impl::SentRequest* Worker::Impl::find_again(const Wish& wish) {
   if (wish.standing != nullptr) {
-    if (Record* const record = recurring_.find(*wish.standing)) return record;
+    if (SentRequest* const request = recurring_.find(*wish.standing)) return request;
   }
-  Record* const record = wish.likeness != nullptr ? recurring_.find(*wish.likeness) : nullptr;
-  if (record != nullptr && wish.standing != nullptr) {
-    *wish.standing = recurring_.standing(record->standing);
+  SentRequest* const request = wish.likeness != nullptr ? recurring_.find(*wish.likeness) : nullptr;
+  if (request != nullptr && wish.standing != nullptr) {
+    *wish.standing = recurring_.standing(request->standing);
   }
-  return record;
+  return request;
 }
 
-// The record of a request that the servers know and that can be sent now.
-Worker::Impl::Record* Worker::Impl::ready_again(const Wish& wish) {
-  Record* const record = find_again(wish);
-  if (record == nullptr || record->under_way) return nullptr;
+// The request that the servers know and that can be sent now; null if there is none.
+Worker::Impl::SentRequest* Worker::Impl::ready_again(const Wish& wish) {
+  SentRequest* const request = find_again(wish);
+  if (request == nullptr || request->under_way) return nullptr;
   check_servers();
-  if (!may_stand() || !lies_as_before(*record)) {
-    forget(*record);
+  if (!may_stand() || !lies_as_before(*request)) {
+    forget(*request);
     return nullptr;
   }
-  return crowded(record->bytes) == nullptr ? record : nullptr;
+  return crowded(request->bytes) == nullptr ? request : nullptr;
 }
 
 // On a network memory is opened for every request anew; what lands in a registered buffer has its
@@ -109,11 +109,11 @@ bool Worker::Impl::may_stand() const {
 }
 
 // Memory of a pool may have gone back to the system, and other memory come to its address.
-bool Worker::Impl::lies_as_before(Record& record) {
+bool Worker::Impl::lies_as_before(SentRequest& request) {
   const std::uint64_t changes = node_.pool().changes();
-  if (changes == record.pool_changes) return true;
+  if (changes == request.pool_changes) return true;
   for (std::size_t server = 0; server < servers(); ++server) {
-    for (const Target& target : targets(record, server)) {
+    for (const Target& target : targets(request, server)) {
       if (!target.measured.dense || target.measured.bytes == 0) continue;
       const auto place =
           states_[server].partner->open_in(node_.pool(), target.data, target.measured.bytes);
@@ -121,44 +121,44 @@ bool Worker::Impl::lies_as_before(Record& record) {
       if (place && *place != target.place) return false;
     }
   }
-  record.pool_changes = changes;
+  request.pool_changes = changes;
   return true;
 }
 
-bool Worker::Impl::is_small(const Record& record) {
+bool Worker::Impl::is_small(const SentRequest& request) {
   std::size_t pulled = 0;
-  for (const Target& target : record.pulls) pulled += target.measured.bytes;
-  return std::max(pulled, record.bytes) <= largest_that_stands;
+  for (const Target& target : request.pulls) pulled += target.measured.bytes;
+  return std::max(pulled, request.bytes) <= largest_that_stands;
 }
 
-bool Worker::Impl::has_landed(const Record& record) {
-  return std::ranges::any_of(record.legs, [](const Leg& leg) {
+bool Worker::Impl::has_landed(const SentRequest& request) {
+  return std::ranges::any_of(request.legs, [](const Leg& leg) {
     return std::ranges::any_of(leg.pushes,
                                [](const UsedSlot& used) { return used.landing != nullptr; });
   });
 }
 
 // From now on the servers know it, if it comes again and is worth it.
-void Worker::Impl::stand(Record& record, const Wish& wish) {
-  if (wish.likeness == nullptr || !is_small(record) || !may_stand() || has_landed(record)) return;
+void Worker::Impl::stand(SentRequest& request, const Wish& wish) {
+  if (wish.likeness == nullptr || !is_small(request) || !may_stand() || has_landed(request)) return;
   if (wish.standing == nullptr && !recurring_.comes_often(*wish.likeness)) return;
   if (recurring_.find(*wish.likeness) != nullptr) return;  // under way
-  auto* const place =
-      recurring_.place_for(*wish.likeness, [](const Record& other) { return !other.under_way; });
+  auto* const place = recurring_.place_for(
+      *wish.likeness, [](const SentRequest& other) { return !other.under_way; });
   if (place == nullptr) return;
-  if (place->record != nullptr) forget(*place->record);
-  record.standing = recurring_.number_of(*place);
-  recurring_.put(*place, *wish.likeness, record);
+  if (place->request != nullptr) forget(*place->request);
+  request.standing = recurring_.number_of(*place);
+  recurring_.put(*place, *wish.likeness, request);
 }
 
-void Worker::Impl::forget(Record& record) {
+void Worker::Impl::forget(SentRequest& request) {
   message_.start(wire::Kind::forget);
-  message_.put(wire::Forget{record.standing});
+  message_.put(wire::Forget{request.standing});
   for (const ServerState& state : states_) state.partner->send(message_.bytes());
-  recurring_.remove(record.standing);
-  record.standing = 0;
-  record.known = false;
-  release(record);
+  recurring_.remove(request.standing);
+  request.standing = 0;
+  request.known = false;
+  release(request);
 }
 
 }  // namespace tensorbus::push_pull

@@ -33,10 +33,10 @@ Error unknown(std::uint64_t handler) {
 
 }  // namespace
 
-bool Worker::Impl::settled(const Record& record) const {
-  if (record.finishing) return false;
+bool Worker::Impl::settled(const SentRequest& request) const {
+  if (request.finishing) return false;
   bool all = true;
-  for (const Leg& leg : record.legs) {
+  for (const Leg& leg : request.legs) {
     if (leg.over && !leg.status.ok()) return true;
     all = all && leg.over;
   }
@@ -48,34 +48,34 @@ void Worker::Impl::wait(Handler given, Deadline deadline) {
   std::vector<std::shared_ptr<const void>> dropped;  // before the lock: let go after it
   Lock lock = node_.loop().lock();
   if (!dropped_.empty()) std::swap(dropped, dropped_);
-  Record* record = by_handler_.find(handler);
-  if (record != nullptr && !settled(*record)) clear_up();  // there is time now
+  SentRequest* request = by_handler_.find(handler);
+  if (request != nullptr && !settled(*request)) clear_up();  // there is time now
   const bool over = node_.loop().wait(lock, deadline, [&] {
     // Another thread may wait for the same, and have ended it.
-    record = by_handler_.find(handler);
-    return record == nullptr || settled(*record);
+    request = by_handler_.find(handler);
+    return request == nullptr || settled(*request);
   });
-  if (record == nullptr) {
+  if (request == nullptr) {
     const Finished* const known = finished(handler);
     if (known == nullptr) throw unknown(handler);
     if (!known->status.ok()) throw Error(known->status);
     return;
   }
   const bool well =
-      over && std::ranges::all_of(record->legs, [](const Leg& leg) { return leg.status.ok(); });
+      over && std::ranges::all_of(request->legs, [](const Leg& leg) { return leg.status.ok(); });
   if (!well) fail(lock, handler);
-  copy_out(lock, *record);
+  copy_out(lock, *request);
   const std::int64_t given_back = node_.ticker().now();
-  for (Leg& leg : record->legs) leg.times[7] = given_back;
-  finish(*record, success);
+  for (Leg& leg : request->legs) leg.times[7] = given_back;
+  finish(*request, success);
   if (dropped_.empty()) return;
   std::ranges::move(dropped_, std::back_inserter(dropped));
   dropped_.clear();
 }
 
-void Worker::Impl::copy_out(Lock& lock, Record& record) {
+void Worker::Impl::copy_out(Lock& lock, SentRequest& request) {
   std::size_t bytes = 0;
-  for (const Target& target : record.pulls) {
+  for (const Target& target : request.pulls) {
     if (straight(target)) {
       ++counts_.answers_straight;
     } else {
@@ -84,85 +84,85 @@ void Worker::Impl::copy_out(Lock& lock, Record& record) {
     }
   }
   if (bytes == 0) return;
-  record.finishing = true;
+  request.finishing = true;
   if (bytes > long_copy) lock.unlock();
-  for (const Target& target : record.pulls) {
+  for (const Target& target : request.pulls) {
     if (straight(target)) continue;
     if (target.measured.dense) {
       std::memcpy(target.data, target.slot.memory.get(), target.measured.bytes);
       continue;
     }
-    const auto extents = std::span<const std::int64_t>(record.extents).subspan(target.first);
+    const auto extents = std::span<const std::int64_t>(request.extents).subspan(target.first);
     unpack(target.slot.memory.get(), {target.data, target.dtype, extents.first(target.dims),
                                       extents.subspan(target.dims, target.dims)});
   }
   if (!lock.owns_lock()) node_.loop().lock_again(lock);
-  record.finishing = false;
+  request.finishing = false;
 }
 
 // No longer known by its handlers; released once no server has it any more.
-void Worker::Impl::finish(Record& record, const Status& status) {
+void Worker::Impl::finish(SentRequest& request, const Status& status) {
   Finished& entry = history_[next_finished_++ % most_finished];
-  entry.first = record.first;
-  entry.handlers = record.handlers;
+  entry.first = request.first;
+  entry.handlers = request.handlers;
   if (!entry.status.ok() || !status.ok()) entry.status = status;
   entry.traces.clear();
   entry.in_ticks = true;
-  for (const Leg& leg : record.legs) entry.traces.push_back(leg.times);
-  by_handler_.remove(record.first, record.handlers);
+  for (const Leg& leg : request.legs) entry.traces.push_back(leg.times);
+  by_handler_.remove(request.first, request.handlers);
   --counts_.requests;
-  record.abandoned = true;
-  end_if_abandoned(record);
+  request.abandoned = true;
+  end_if_abandoned(request);
 }
 
-void Worker::Impl::end_if_abandoned(Record& record) {
-  if (!record.abandoned ||
-      !std::ranges::all_of(record.legs, [](const Leg& leg) { return leg.over; })) {
+void Worker::Impl::end_if_abandoned(SentRequest& request) {
+  if (!request.abandoned ||
+      !std::ranges::all_of(request.legs, [](const Leg& leg) { return leg.over; })) {
     return;
   }
-  if (record.keep != nullptr) dropped_.push_back(std::move(record.keep));
-  if (record.standing == 0) return ended_.push_back(&record);
-  by_number_.remove(record.number);
-  release(record);  // at once: it may come again at once
+  if (request.keep != nullptr) dropped_.push_back(std::move(request.keep));
+  if (request.standing == 0) return ended_.push_back(&request);
+  by_number_.remove(request.number);
+  release(request);  // at once: it may come again at once
 }
 
 // After it no server begins to write; some may be writing.
-void Worker::Impl::cancel(Lock& lock, Record& record) {
+void Worker::Impl::cancel(Lock& lock, SentRequest& request) {
   for (std::size_t server = 0; server < servers(); ++server) {
-    Leg& leg = record.legs[server];
+    Leg& leg = request.legs[server];
     ServerState& state = states_[server];
     if (leg.over) continue;
-    close_targets(server, record);
-    if (needs_word(record, server) &&
-        !swap(word(state, record), record.number, RequestState::pending, RequestState::cancelled)) {
+    close_targets(server, request);
+    if (needs_word(request, server) && !swap(word(state, request), request.number,
+                                             RequestState::pending, RequestState::cancelled)) {
       node_.loop().wait(lock, Deadline::after(grace), [&] { return leg.over; });
     }
   }
 }
 
 void Worker::Impl::fail(Lock& lock, std::uint64_t handler) {
-  Record& record = *by_handler_.find(handler);
-  record.finishing = true;  // others who wait for it: not now
+  SentRequest& request = *by_handler_.find(handler);
+  request.finishing = true;  // others who wait for it: not now
   try {
-    cancel(lock, record);
+    cancel(lock, request);
   } catch (...) {
-    record.finishing = false;
+    request.finishing = false;
     throw;
   }
-  record.finishing = false;
+  request.finishing = false;
   Status failure;
   std::vector<std::string> silent;
   std::vector<std::string> writing;
   for (std::size_t server = 0; server < servers(); ++server) {
-    const Leg& leg = record.legs[server];
+    const Leg& leg = request.legs[server];
     ServerState& state = states_[server];
     if (leg.over) {
       if (failure.ok()) failure = leg.status;
       continue;
     }
     silent.push_back(state.partner->name());
-    if (needs_word(record, server) &&
-        word(state, record).load() == word_of(record.number, RequestState::writing)) {
+    if (needs_word(request, server) &&
+        word(state, request).load() == word_of(request.number, RequestState::writing)) {
       writing.push_back(state.partner->name());
     }
   }
@@ -170,29 +170,29 @@ void Worker::Impl::fail(Lock& lock, std::uint64_t handler) {
     failure = {Code::timeout, fmt::format("no answer from {} in time", fmt::join(silent, ", "))};
   }
   if (writing.empty()) {
-    if (record.keep != nullptr) dropped_.push_back(std::move(record.keep));
+    if (request.keep != nullptr) dropped_.push_back(std::move(request.keep));
   } else {
     failure.message +=
         fmt::format("; {} is still writing into a pull tensor, which is kept until that has ended",
                     fmt::join(writing, ", "));
   }
-  finish(record, failure);
+  finish(request, failure);
   throw Error(failure);
 }
 
-void Worker::Impl::end_leg(Record& record, std::size_t server, const Status& status) {
-  Leg& leg = record.legs[server];
+void Worker::Impl::end_leg(SentRequest& request, std::size_t server, const Status& status) {
+  Leg& leg = request.legs[server];
   ServerState& state = states_[server];
   leg.over = true;
   if (!status.ok()) leg.status = status;
   --state.requests;
   state.bytes -= leg.bytes;
-  if (record.standing == 0) {
+  if (request.standing == 0) {
     give_back_slots(state, leg);
-    return close_targets(server, record);
+    return close_targets(server, request);
   }
   for (std::size_t i = 0; i < leg.pushes.size(); ++i) {
-    fetch_early(leg.pushes[i].slot.memory, record.pushes[i].bytes, true);
+    fetch_early(leg.pushes[i].slot.memory, request.pushes[i].bytes, true);
   }
 }
 
@@ -201,41 +201,41 @@ void Worker::Impl::on_answer(ServerState& state, wire::Body& message) {
   const auto answer = wire::take<wire::Answer>(message);
   const std::string_view text = message.raw(message.left());
   const auto server = static_cast<std::size_t>(state.partner->group());
-  Record* const record = by_number_.find(answer.number);
-  if (record == nullptr || record->legs[server].over) {
+  SentRequest* const request = by_number_.find(answer.number);
+  if (request == nullptr || request->legs[server].over) {
     throw Error(Code::failed, "an answer to what nobody asked");
   }
-  for (const Target& target : targets(*record, server)) {
+  for (const Target& target : targets(*request, server)) {
     if (!straight(target)) fetch_early(target.slot.memory.get(), target.measured.bytes, false);
   }
-  Trace& times = record->legs[server].times;
+  Trace& times = request->legs[server].times;
   std::ranges::copy(answer.times, times.begin() + 2);
   times[6] = received;
   if (answer.code == 0) {
-    end_leg(*record, server, success);
+    end_leg(*request, server, success);
   } else {
-    end_leg(*record, server,
+    end_leg(*request, server,
             {wire::checked_code(answer.code), fmt::format("{}: {}", state.partner->name(), text)});
   }
-  end_if_abandoned(*record);
+  end_if_abandoned(*request);
 }
 
 void Worker::Impl::on_lost(Partner& partner) {
   const auto server = static_cast<std::size_t>(partner.group());
   ServerState& state = states_[server];
-  for (const auto& each : records_) {
-    Record& record = *each;
-    Leg& leg = record.legs[server];
+  for (const auto& each : requests_) {
+    SentRequest& request = *each;
+    Leg& leg = request.legs[server];
     if (leg.over) continue;
-    if (needs_word(record, server) && record.keep != nullptr) {
-      Orphan orphan{record.keep, partner.peer().identity(), state.words.memory,
-                    &word(state, record), record.number};
+    if (needs_word(request, server) && request.keep != nullptr) {
+      Orphan orphan{request.keep, partner.peer().identity(), state.words.memory,
+                    &word(state, request), request.number};
       if (still_writing(orphan)) orphans_.push_back(std::move(orphan));
     }
     end_leg(
-        record, server,
+        request, server,
         {Code::peer_lost, fmt::format("{} is gone: {}", partner.name(), partner.lost()->message)});
-    end_if_abandoned(record);
+    end_if_abandoned(request);
   }
 }
 
@@ -283,14 +283,14 @@ void Worker::Impl::turn_into_times(Finished& entry) const {
 std::vector<Handler> Worker::Impl::handlers(Handler given) {
   const auto handler = static_cast<std::uint64_t>(given);
   const Lock lock = node_.loop().lock();
-  const Record* const record = by_handler_.find(handler);
-  if (record == nullptr) {
+  const SentRequest* const request = by_handler_.find(handler);
+  if (request == nullptr) {
     if (finished(handler) == nullptr) throw unknown(handler);
     return {given};
   }
   std::vector<Handler> all;
-  for (std::uint64_t i = 0; i < record->handlers; ++i) {
-    all.push_back(static_cast<Handler>(record->first + i));
+  for (std::uint64_t i = 0; i < request->handlers; ++i) {
+    all.push_back(static_cast<Handler>(request->first + i));
   }
   return all;
 }
