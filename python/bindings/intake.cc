@@ -88,7 +88,7 @@ class Intake {
         nb::steal(PySequence_Fast(sequence.ptr(), "expected a list of tensors"));
     if (!items.is_valid()) throw nb::python_error();
     const auto count = static_cast<std::size_t>(PySequence_Fast_GET_SIZE(items.ptr()));
-    list_.records_.reserve(count);
+    list_.tensors_.reserve(count);
     list_.extents_.reserve(count * 4);
     for (std::size_t i = 0; i < count; ++i) {
       // A fallback runs Python code, which may shorten the list.
@@ -169,7 +169,7 @@ class Intake {
     if (data == nullptr && std::count(tensor.shape, tensor.shape + dims, 0) == 0) {
       fail("has no memory; of a DTensor pass to_local()");
     }
-    list_.records_.push_back({data, *dtype_, read_only, static_cast<std::uint32_t>(dims), first});
+    list_.tensors_.push_back({data, *dtype_, read_only, static_cast<std::uint32_t>(dims), first});
   }
 
   void learn_type(dlpack::DataType type) {
@@ -204,7 +204,7 @@ class Intake {
   // Whether the elements of the last tensor nowhere lie side by side.
   bool is_spaced() const {
     const auto& extents = list_.extents_;
-    const auto dims = static_cast<std::ptrdiff_t>(list_.records_.back().dims);
+    const auto dims = static_cast<std::ptrdiff_t>(list_.tensors_.back().dims);
     if (dims > 0 && extents.back() == 1) return false;
     return std::find(extents.end() - dims, extents.end(), 1) == extents.end();
   }
@@ -232,10 +232,10 @@ class Intake {
 };
 
 TensorView TensorList::operator[](std::size_t index) const {
-  const Record& record = records_[index];
+  const TakenTensor& taken = tensors_[index];
   const std::span<const std::int64_t> extents(extents_);
-  return {record.data, record.dtype, extents.subspan(record.first, record.dims),
-          extents.subspan(record.first + record.dims, record.dims), record.read_only};
+  return {taken.data, taken.dtype, extents.subspan(taken.first, taken.dims),
+          extents.subspan(taken.first + taken.dims, taken.dims), taken.read_only};
 }
 
 bool TensorList::is_same(std::size_t index, const TensorList& other) const {

@@ -15,21 +15,21 @@ namespace tensorbus::python {
 // Views of tensors; valid while the Python objects live and are not resized.
 class TensorList {
  public:
-  std::size_t size() const noexcept { return records_.size(); }
+  std::size_t size() const noexcept { return tensors_.size(); }
   TensorView operator[](std::size_t index) const;
   // Whether a tensor lies where it lies in the other list, in the same form.
   bool is_same(std::size_t index, const TensorList& other) const;
 
  private:
   friend class Intake;
-  struct Record {
+  struct TakenTensor {
     std::byte* data;
     Dtype dtype;
     bool read_only;
     std::uint32_t dims;
     std::size_t first;  // where shape, then strides begin in extents_
   };
-  std::vector<Record> records_;
+  std::vector<TakenTensor> tensors_;
   // One vector for all: two allocations per tensor would cost more than the tensors.
   std::vector<std::int64_t> extents_;
 };

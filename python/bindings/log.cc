@@ -19,7 +19,7 @@
 namespace tensorbus::python {
 namespace {
 
-struct Record {
+struct LogRecord {
   log::Level level;
   std::string message;
 };
@@ -60,7 +60,7 @@ class LogForwarder {
     while (true) {
       wake_.wait(lock, [this]() REQUIRES(mutex_) { return closed_ || !records_.empty(); });
       if (records_.empty()) return;
-      std::deque<Record> batch;
+      std::deque<LogRecord> batch;
       batch.swap(records_);
       const std::size_t dropped = std::exchange(dropped_, 0);
       lock.unlock();
@@ -69,12 +69,12 @@ class LogForwarder {
     }
   }
 
-  static void deliver(const std::deque<Record>& batch, std::size_t dropped) {
+  static void deliver(const std::deque<LogRecord>& batch, std::size_t dropped) {
     constexpr std::array python_levels = {5, 10, 20, 30, 40};
     const WithGil gil;
     try {
       const nb::object logger = nb::module_::import_("logging").attr("getLogger")("tensorbus");
-      for (const Record& record : batch) {
+      for (const LogRecord& record : batch) {
         logger.attr("log")(python_levels[static_cast<std::size_t>(record.level)], "%s",
                            record.message);
       }
@@ -86,7 +86,7 @@ class LogForwarder {
 
   Mutex mutex_;
   std::condition_variable wake_;
-  std::deque<Record> records_ GUARDED_BY(mutex_);
+  std::deque<LogRecord> records_ GUARDED_BY(mutex_);
   std::size_t dropped_ GUARDED_BY(mutex_) = 0;
   bool closed_ GUARDED_BY(mutex_) = false;
   std::thread thread_;  // made under the mutex, never once it is closed

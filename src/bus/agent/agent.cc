@@ -325,7 +325,7 @@ void Agent::lease_lost() {
 void Agent::end_session(std::uint64_t session, const Status& why, Batch::Manner manner) {
   content_queries_.end_session(session, why);
   batches_.end_session(session, why, manner);
-  pairs_.end_session(session, why, closing_ ? Pairs::Record::kept : Pairs::Record::forgotten);
+  pairs_.end_session(session, why, closing_ ? Pairs::Asking::kept : Pairs::Asking::forgotten);
   sessions_.forget(session);
 }
 

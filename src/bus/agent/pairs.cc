@@ -69,7 +69,7 @@ bool Pairs::cancel(CommandId id, const Status& reason) {
     }
     context_.answer(id, reason);
     const End ended = end;
-    if (!here.lasts && here.waiting.empty()) drop(ended, here.session, Record::forgotten);
+    if (!here.lasts && here.waiting.empty()) drop(ended, here.session, Asking::forgotten);
     return true;
   }
   return false;
@@ -95,7 +95,7 @@ void Pairs::restore(std::uint64_t session) {
   }
 }
 
-void Pairs::end_session(std::uint64_t session, const Status& why, Record record) {
+void Pairs::end_session(std::uint64_t session, const Status& why, Asking asking) {
   std::vector<End> ends;
   for (auto& [end, here] : pairs_) {
     std::erase_if(here.waiting, [&](const auto& each) {
@@ -105,7 +105,7 @@ void Pairs::end_session(std::uint64_t session, const Status& why, Record record)
     });
     ends.push_back(end);
   }
-  for (const End& end : ends) drop(end, session, record);
+  for (const End& end : ends) drop(end, session, asking);
 }
 
 void Pairs::refused(const End& end, const Status& why) {
@@ -225,10 +225,10 @@ void Pairs::expire(Here& here) {
   }
 }
 
-void Pairs::drop(const End& end, std::uint64_t session, Record record) {
+void Pairs::drop(const End& end, std::uint64_t session, Asking asking) {
   const auto found = pairs_.find(end);
   if (found == pairs_.end() || found->second.sessions.erase(session) == 0) return;
-  if (record == Record::forgotten) state_.forget(state_key(session, {end, context_.rank}));
+  if (asking == Asking::forgotten) state_.forget(state_key(session, {end, context_.rank}));
   if (!found->second.sessions.empty()) return;
   withdraw(end);
   pairs_.erase(found);

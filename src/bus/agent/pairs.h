@@ -30,9 +30,9 @@ class Pairs {
   bool cancel(CommandId id, const Status& reason);
   // Publishes again what a client that is back had asked an earlier agent for.
   void restore(std::uint64_t session);
-  // Kept: a client that outlives this agent asks the next one.
-  enum class Record : std::uint8_t { forgotten, kept };
-  void end_session(std::uint64_t session, const Status& why, Record record);
+  // That a client asked for a pair. Kept: a client that outlives this agent asks the next one.
+  enum class Asking : std::uint8_t { forgotten, kept };
+  void end_session(std::uint64_t session, const Status& why, Asking asking);
   // The store does not take what others must know of it.
   void refused(const End& end, const Status& why);
   // The store has forgotten what this agent published.
@@ -71,7 +71,7 @@ class Pairs {
   void assess(const End& end);
   void fail(const End& end, const Status& why, bool tell);
   void expire(Here& here);
-  void drop(const End& end, std::uint64_t session, Record record);
+  void drop(const End& end, std::uint64_t session, Asking asking);
 
   Context& context_;
   Sessions& sessions_;

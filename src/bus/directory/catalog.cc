@@ -23,13 +23,13 @@ std::optional<RecordKey> Catalog::apply(const Changed& changed) {
   if (!key) return std::nullopt;
   const std::optional<std::string>& value = changed.value;
   const auto read = [&](auto decode) {
-    using Record = decltype(decode(*value));
-    if (!value) return std::shared_ptr<Record>();
+    using Decoded = decltype(decode(*value));
+    if (!value) return std::shared_ptr<Decoded>();
     try {
-      return std::make_shared<Record>(decode(*value));
+      return std::make_shared<Decoded>(decode(*value));
     } catch (const std::exception& error) {
       log::warn("bus: the record {} is ignored: {}", changed.key, error.what());
-      return std::shared_ptr<Record>();
+      return std::shared_ptr<Decoded>();
     }
   };
   ++revision_;

@@ -121,7 +121,7 @@ void QueueJournal::remove_session(std::uint64_t session) {
 
 void QueueJournal::accept(CommandId id, const Command& command, std::string_view bytes) {
   Session& session = sessions_.at(id.session);
-  Entry entry{id, std::string(type_of(command)), context_of(command)};
+  QueuedCommand queued{id, std::string(type_of(command)), context_of(command)};
   try {
     journal_accepted(id, bytes);
   } catch (const Error& error) {
@@ -131,7 +131,7 @@ void QueueJournal::accept(CommandId id, const Command& command, std::string_view
   }
   session.last_accepted = id.sequence;
   positions_.emplace(id, next_position_);
-  queue_.emplace(next_position_++, std::move(entry));
+  queue_.emplace(next_position_++, std::move(queued));
 }
 
 // What is over and the last of another session stays, because it shows that session's number.
@@ -181,7 +181,7 @@ QueueState QueueJournal::state() const {
   QueueState state;
   state.size = queue_.size();
   if (!queue_.empty()) {
-    const Entry& first = queue_.begin()->second;
+    const QueuedCommand& first = queue_.begin()->second;
     state.first = first.id;
     state.first_type = first.type;
     state.first_context = first.context;

@@ -52,7 +52,7 @@ class QueueJournal {
   void remove_at_close() noexcept { file_.remove_at_close(); }
 
  private:
-  struct Entry {
+  struct QueuedCommand {
     CommandId id;
     std::string type;
     std::string context;
@@ -66,7 +66,7 @@ class QueueJournal {
 
   LmdbFile file_;
   std::map<std::uint64_t, Session> sessions_;
-  std::map<std::uint64_t, Entry> queue_;  // by position
+  std::map<std::uint64_t, QueuedCommand> queue_;  // by position
   std::map<CommandId, std::uint64_t> positions_;
   std::uint64_t next_position_ = 0;
   std::set<CommandId> over_;                         // still in the file

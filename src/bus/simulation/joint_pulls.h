@@ -24,20 +24,20 @@ class JointPulls {
   std::string divergence() const;
 
  private:
-  struct Entry {
+  struct OnePull {
     std::uint64_t begun = 0;
     std::optional<std::uint64_t> ended{};
     std::optional<Result> result{};
 
-    bool overlaps(const Entry& other) const noexcept {
+    bool overlaps(const OnePull& other) const noexcept {
       return (!ended || *ended >= other.begun) && (!other.ended || *other.ended >= begun);
     }
   };
-  using Entries = std::vector<Entry>;
+  using Pulls = std::vector<OnePull>;
 
-  static bool has_partner(const Entry& one, const Entries& others);
+  static bool has_partner(const OnePull& one, const Pulls& others);
 
-  std::map<std::string, std::map<Rank, Entries>> sides_;
+  std::map<std::string, std::map<Rank, Pulls>> sides_;
 };
 
 }  // namespace tensorbus::bus::simulation

@@ -41,7 +41,7 @@ class NoLoan final : public Loan {
 };
 
 // Events of an agent, for another thread to wait for.
-class Record {
+class SeenEvents {
  public:
   void add(const ChannelEvent& event) {
     const std::lock_guard lock(mutex_);
@@ -99,7 +99,7 @@ class SocketChannelTest : public testing::Test {
   // Answers everything but batches named "hold".
   ScriptedAgent::Script script() {
     return [this](Channel& channel, const ChannelEvent& event) {
-      record_.add(event);
+      seen_.add(event);
       if (const auto* submission = std::get_if<Submission>(&event)) {
         if (context_of(submission->command) != "hold") channel.complete(submission->id, {});
       }
@@ -126,7 +126,7 @@ class SocketChannelTest : public testing::Test {
   Folder folder_;
   const std::string queue_ = deep_folder() + "/queue.lmdb";
   const std::string state_ = folder_.file("state.lmdb");
-  Record record_;
+  SeenEvents seen_;
   std::atomic<int> loans_opened_{0};
 };
 
@@ -166,7 +166,7 @@ TEST_F(SocketChannelTest, AClientOfAnotherJobRankOrVersionIsSentAwayAtOnce) {
   };
   contains(answer({99, "job", 3, 1, 1}), "version");
   contains(answer({protocol::version, "job", 4, 1, 1}), "rank 3, not of rank 4");
-  EXPECT_TRUE(record_.of<SessionUp>().empty());
+  EXPECT_TRUE(seen_.of<SessionUp>().empty());
   EXPECT_TRUE(connect()->submit(query("b"), nullptr, soon(), soon())->wait(soon()).status.ok());
 }
 
@@ -218,12 +218,12 @@ TEST_F(SocketChannelTest, AKilledClientIsSeenWithinTwoSecondsAndItsSemaphoreGoes
   char byte = 0;
   ASSERT_EQ(::read(ready[0], &byte, 1), 1);
   ::close(ready[0]);
-  ASSERT_TRUE(record_.wait_for<SessionUp>(1));
-  EXPECT_EQ(record_.of<SessionUp>()[0].pid, child);
+  ASSERT_TRUE(seen_.wait_for<SessionUp>(1));
+  EXPECT_EQ(seen_.of<SessionUp>()[0].pid, child);
   ::kill(child, SIGKILL);
   ::waitpid(child, nullptr, 0);
-  ASSERT_TRUE(record_.wait_for<SessionLost>(1, std::chrono::seconds(2)));
-  EXPECT_EQ(record_.of<SessionLost>()[0].reason.code, Code::peer_lost);
+  ASSERT_TRUE(seen_.wait_for<SessionLost>(1, std::chrono::seconds(2)));
+  EXPECT_EQ(seen_.of<SessionLost>()[0].reason.code, Code::peer_lost);
   EXPECT_FALSE(os::unlink_semaphore(semaphore));
 }
 
@@ -249,24 +249,24 @@ TEST_F(SocketChannelTest, AClientComesBackToARestartedAgentWithItsMemory) {
   agent = std::make_unique<ScriptedAgent>(listen(), script());
   submitter.join();
   EXPECT_TRUE(waiting->wait(soon()).status.ok());
-  const auto sessions = record_.of<SessionUp>();
+  const auto sessions = seen_.of<SessionUp>();
   ASSERT_EQ(sessions.size(), 2U);
   EXPECT_EQ(sessions[0].session, sessions[1].session);
   std::vector<Command> registered;
-  for (const Submission& each : record_.of<Submission>()) {
+  for (const Submission& each : seen_.of<Submission>()) {
     if (std::holds_alternative<RegisterBatch>(each.command)) registered.push_back(each.command);
   }
   const std::vector<Command> expected{batch, closed, batch};
   EXPECT_EQ(registered, expected);
   EXPECT_EQ(loans_opened_, 3);
-  EXPECT_EQ(record_.of<Submission>().back().command, query("later"));
+  EXPECT_EQ(seen_.of<Submission>().back().command, query("later"));
 }
 
 // proves: B5.18
 TEST_F(SocketChannelTest, ARegistrationThatIsClosedWhileItIsMadeAgainIsNotMadeOnceMore) {
   const auto registrations = [this] {
     std::vector<Submission> made;
-    for (const Submission& each : record_.of<Submission>()) {
+    for (const Submission& each : seen_.of<Submission>()) {
       if (std::holds_alternative<RegisterBatch>(each.command)) made.push_back(each);
     }
     return made;
@@ -279,14 +279,14 @@ TEST_F(SocketChannelTest, ARegistrationThatIsClosedWhileItIsMadeAgainIsNotMadeOn
   // The second agent answers the registration when it has been asked to close it.
   agent =
       std::make_unique<ScriptedAgent>(listen(), [&](Channel& channel, const ChannelEvent& event) {
-        record_.add(event);
+        seen_.add(event);
         const auto* submission = std::get_if<Submission>(&event);
         if (submission == nullptr || !std::holds_alternative<CloseBatch>(submission->command))
           return;
         channel.complete(registrations().back().id, {});
         channel.complete(submission->id, {});
       });
-  ASSERT_TRUE(record_.wait_for<Submission>(2));
+  ASSERT_TRUE(seen_.wait_for<Submission>(2));
   EXPECT_TRUE(
       client->submit(CloseBatch{"b", 5}, nullptr, soon(), soon())->wait(soon()).status.ok());
   agent.reset();
@@ -300,7 +300,7 @@ TEST_F(SocketChannelTest, ABegunCommandEndsWithTheAgentThatHadAcceptedItAndOther
   auto agent = std::make_unique<ScriptedAgent>(listen(), script());
   const auto client = connect();
   const auto accepted = client->begin(query("hold"), Deadline::never());
-  ASSERT_TRUE(record_.wait_for<Submission>(1));
+  ASSERT_TRUE(seen_.wait_for<Submission>(1));
   agent.reset();
   // It was never told that it was accepted; the agent's journal says so.
   EXPECT_EQ(accepted->wait(Deadline::after(std::chrono::seconds(2))).status.code,
@@ -312,7 +312,7 @@ TEST_F(SocketChannelTest, ABegunCommandEndsWithTheAgentThatHadAcceptedItAndOther
   EXPECT_EQ(given_up->wait(soon()).status.code, Code::unreachable);
   agent = std::make_unique<ScriptedAgent>(listen(), script());
   EXPECT_TRUE(sent_again->wait(soon()).status.ok());
-  EXPECT_EQ(record_.of<Submission>().size(), 2U);
+  EXPECT_EQ(seen_.of<Submission>().size(), 2U);
 }
 
 TEST_F(SocketChannelTest, AnAgentThatDoesNotAnswerLeavesOpenWhetherItHasAccepted) {
@@ -346,7 +346,7 @@ TEST_F(SocketChannelTest, ACommandThatIsSentAgainIsAcceptedOnce) {
     FrameSocket socket(os::connect_unix_path(socket_path(queue_)));
     EXPECT_EQ(greet(socket), 0U);
     socket.send({protocol::encode(submit), {}});
-    ASSERT_TRUE(record_.wait_for<Submission>(1));
+    ASSERT_TRUE(seen_.wait_for<Submission>(1));
     agent.stop();
   }
   ScriptedAgent agent(listen(), script());
@@ -355,8 +355,8 @@ TEST_F(SocketChannelTest, ACommandThatIsSentAgainIsAcceptedOnce) {
   socket.send({protocol::encode(submit), {}});
   socket.send(
       {protocol::encode(protocol::Submit{2, encode(query("b")), std::nullopt, std::nullopt}), {}});
-  ASSERT_TRUE(record_.wait_for<Submission>(2));
-  EXPECT_EQ(record_.of<Submission>()[1].id.sequence, 2U);
+  ASSERT_TRUE(seen_.wait_for<Submission>(2));
+  EXPECT_EQ(seen_.of<Submission>()[1].id.sequence, 2U);
 }
 
 TEST_F(SocketChannelTest, WhatIsSubmittedWhileAnAgentComesBackIsSentOnce) {
@@ -372,12 +372,12 @@ TEST_F(SocketChannelTest, WhatIsSubmittedWhileAnAgentComesBackIsSentOnce) {
   for (std::size_t restarts = 1; restarts <= 10; ++restarts) {
     agent.reset();
     agent = std::make_unique<ScriptedAgent>(listen(), script());
-    EXPECT_TRUE(record_.wait_for<SessionUp>(restarts + 1));
+    EXPECT_TRUE(seen_.wait_for<SessionUp>(restarts + 1));
   }
   enough = true;
   submitter.join();
   std::set<std::string> seen;
-  for (const Submission& each : record_.of<Submission>()) {
+  for (const Submission& each : seen_.of<Submission>()) {
     EXPECT_TRUE(seen.insert(context_of(each.command)).second) << context_of(each.command);
   }
 }
@@ -392,8 +392,8 @@ TEST_F(SocketChannelTest, ASessionWhoseProcessDiedMeanwhileIsLost) {
   });
   ::waitpid(child, nullptr, 0);
   ScriptedAgent agent(listen(), script());
-  ASSERT_TRUE(record_.wait_for<SessionLost>(1));
-  EXPECT_EQ(record_.of<SessionLost>()[0].reason.code, Code::peer_lost);
+  ASSERT_TRUE(seen_.wait_for<SessionLost>(1));
+  EXPECT_EQ(seen_.of<SessionLost>()[0].reason.code, Code::peer_lost);
 }
 
 TEST_F(SocketChannelTest, ARegistrationThatTheAgentCannotOpenFailsWithItsReason) {
@@ -437,7 +437,7 @@ TEST_F(SocketChannelTest, ManyTensorsAndDescriptorsGoInOneCommand) {
         {"pair", "layer." + std::to_string(i), Dtype::float32, {64, 64}, {64, 1}, Shape{128, 64}});
   }
   client->submit(batch, std::make_shared<NoLoan>(), soon(), soon())->wait(soon());
-  EXPECT_EQ(record_.of<Submission>().at(0).command, Command(batch));
+  EXPECT_EQ(seen_.of<Submission>().at(0).command, Command(batch));
   EXPECT_EQ(fds, 150U);
 }
 

@@ -15,11 +15,11 @@ class LiarStation final : public Receiver {
  public:
   LiarStation() : worker({"127.0.0.1", {}}, *this) {}
 
-  struct Received {
+  struct HeardFrame {
     Frame frame;
     std::string body;
   };
-  std::vector<Received> take() { return std::exchange(received_, {}); }
+  std::vector<HeardFrame> take() { return std::exchange(heard_, {}); }
 
   Outbox outbox;  // outlives the worker
   Worker worker;
@@ -27,11 +27,10 @@ class LiarStation final : public Receiver {
  private:
   void received(std::span<const std::byte> header,
                 std::span<const std::byte> payload) noexcept override {
-    received_.push_back(
-        {decode_frame(header),
-         std::string(reinterpret_cast<const char*>(payload.data()), payload.size())});
+    heard_.push_back({decode_frame(header),
+                      std::string(reinterpret_cast<const char*>(payload.data()), payload.size())});
   }
-  std::vector<Received> received_;
+  std::vector<HeardFrame> heard_;
 };
 
 class Liar {
@@ -120,10 +119,10 @@ class Liar {
   std::string hear(Kind kind) {
     for (int i = 0; i < 2000; ++i) {
       progress();
-      for (const LiarStation::Received& received : station_.take()) {
+      for (const LiarStation::HeardFrame& heard : station_.take()) {
         // Connections of before may still have something to say.
-        if (received.frame.kind == kind) return received.body;
-        if (received.frame.kind == Kind::refused) return {};
+        if (heard.frame.kind == kind) return heard.body;
+        if (heard.frame.kind == Kind::refused) return {};
       }
     }
     return {};
@@ -131,11 +130,11 @@ class Liar {
 
   void listen() {
     progress();
-    for (const LiarStation::Received& received : station_.take()) {
-      if (received.frame.kind == Kind::attach) attach_ = received.frame.number;
-      if (received.frame.kind == Kind::swap) swap_ = received.frame.number;
-      if (received.frame.kind != Kind::ask) continue;
-      ask_ = received.frame.number;
+    for (const LiarStation::HeardFrame& heard : station_.take()) {
+      if (heard.frame.kind == Kind::attach) attach_ = heard.frame.number;
+      if (heard.frame.kind == Kind::swap) swap_ = heard.frame.number;
+      if (heard.frame.kind != Kind::ask) continue;
+      ask_ = heard.frame.number;
       fragment_ = 0;
     }
   }

@@ -38,36 +38,36 @@ class StreamCache {
   template <typename Make, typename... More>
   std::shared_ptr<Value> get(Make make, const Read& read, const More&... more) {
     if (read.stream == nullptr) return make();
-    Entry& entry = entries_[read.stream.get()];
+    OfStream& cached = streams_[read.stream.get()];
     // Another stream at the address of one that is gone.
-    if (entry.stream.lock() != read.stream) entry = {read.stream, {}};
-    for (const std::shared_ptr<Value>& value : entry.values) {
+    if (cached.stream.lock() != read.stream) cached = {read.stream, {}};
+    for (const std::shared_ptr<Value>& value : cached.values) {
       if (value->fits(read, more...)) return value;
     }
     std::shared_ptr<Value> value = make();
-    if (entry.values.size() == most_per_stream) entry.values.erase(entry.values.begin());
-    entry.values.push_back(value);
+    if (cached.values.size() == most_per_stream) cached.values.erase(cached.values.begin());
+    cached.values.push_back(value);
     forget_the_gone();
     return value;
   }
 
-  std::size_t size() const noexcept { return entries_.size(); }
+  std::size_t size() const noexcept { return streams_.size(); }
 
  private:
   static constexpr std::size_t most_per_stream = 4;
-  struct Entry {
+  struct OfStream {
     std::weak_ptr<const plan::Stream> stream;
     std::vector<std::shared_ptr<Value>> values;
   };
 
   // Called now and then, so that the clean-up costs little.
   void forget_the_gone() {
-    if (entries_.size() < look_at_size_) return;
-    std::erase_if(entries_, [](const auto& entry) { return entry.second.stream.expired(); });
-    look_at_size_ = 2 * entries_.size() + 16;
+    if (streams_.size() < look_at_size_) return;
+    std::erase_if(streams_, [](const auto& each) { return each.second.stream.expired(); });
+    look_at_size_ = 2 * streams_.size() + 16;
   }
 
-  std::map<const plan::Stream*, Entry> entries_;
+  std::map<const plan::Stream*, OfStream> streams_;
   std::size_t look_at_size_ = 16;
 };
 
