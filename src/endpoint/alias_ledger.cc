@@ -17,19 +17,19 @@ bool is_alive(const fabric::Identity& process) {
 
 }  // namespace
 
-std::string encode(const Holding& message) {
+std::string encode(const AliasMessage& message) {
   Encoder encoder;
   encoder.integer(static_cast<std::uint8_t>(message.kind)).integer(message.region);
   return std::move(encoder).bytes();
 }
 
-Holding decode_holding(std::string_view bytes) {
+AliasMessage decode_alias_message(std::string_view bytes) {
   Decoder decoder(bytes);
   const auto kind = decoder.integer<std::uint8_t>();
   const auto region = decoder.integer<std::uint64_t>();
   decoder.end();
   if (kind < 1 || kind > 5) throw Error(Code::failed, "a message of unknown kind");
-  return {static_cast<Holding::Kind>(kind), region};
+  return {static_cast<AliasMessage::Kind>(kind), region};
 }
 
 AliasLedger::~AliasLedger() {
@@ -52,12 +52,12 @@ void AliasLedger::take_back(std::uint64_t region) {
   drop_if_free(found);
 }
 
-Holding::Kind AliasLedger::hold(const fabric::Identity& holder, std::uint64_t region) {
+AliasMessage::Kind AliasLedger::hold(const fabric::Identity& holder, std::uint64_t region) {
   const auto found = loans_.find(region);
-  if (found == loans_.end() || found->second.taken_back) return Holding::Kind::gone;
-  if (!is_alive(holder)) return Holding::Kind::refused;
+  if (found == loans_.end() || found->second.taken_back) return AliasMessage::Kind::gone;
+  if (!is_alive(holder)) return AliasMessage::Kind::refused;
   ++found->second.holders[holder.id];
-  return Holding::Kind::held;
+  return AliasMessage::Kind::held;
 }
 
 void AliasLedger::let_go(const fabric::Identity& holder, std::uint64_t region) {

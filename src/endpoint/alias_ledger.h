@@ -14,7 +14,7 @@
 namespace tensorbus::endpoint {
 
 // What an endpoint and those that alias its memory tell each other.
-struct Holding {
+struct AliasMessage {
   enum class Kind : std::uint8_t {
     hold = 1,
     held = 2,
@@ -25,9 +25,9 @@ struct Holding {
   Kind kind = Kind::hold;
   std::uint64_t region = 0;
 };
-std::string encode(const Holding& message);
+std::string encode(const AliasMessage& message);
 // Error(failed) for bytes that are no such message.
-Holding decode_holding(std::string_view bytes);
+AliasMessage decode_alias_message(std::string_view bytes);
 
 // At the owner. Holders are processes: a holder whose connection is lost may still look at the
 // memory (the process was stopped for a while, or has closed its endpoint), so only the holder's
@@ -45,7 +45,7 @@ class AliasLedger {
   void take_back(std::uint64_t region);
 
   // The answer. Refused: we could not see the death of that process.
-  Holding::Kind hold(const fabric::Identity& holder, std::uint64_t region);
+  AliasMessage::Kind hold(const fabric::Identity& holder, std::uint64_t region);
   void let_go(const fabric::Identity& holder, std::uint64_t region);
   // The connection to a process is gone.
   void lost(const fabric::Identity& holder);

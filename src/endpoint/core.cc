@@ -150,7 +150,7 @@ void Core::begin_reading(fabric::OpId id, Running& read) {
   if (read.let_go) {
     // The owner must know before we look: from its answer on the memory is ours to see.
     read.stage = Running::Stage::holding;
-    return send(read.owner->peer, {Holding::Kind::hold, read.number()});
+    return send(read.owner->peer, {AliasMessage::Kind::hold, read.number()});
   }
   read.stage = Running::Stage::reading;
   read.state->set_path(read.region->path());
@@ -187,10 +187,10 @@ void Core::on_held(fabric::OpId id, Running& read) {
 void Core::let_go(const Id16& owner, std::uint64_t region) {
   const auto found = owners_.find(owner);
   if (found == owners_.end() || !found->second->up) return;  // it is gone, or sees us go
-  send(found->second->peer, {Holding::Kind::let_go, region});
+  send(found->second->peer, {AliasMessage::Kind::let_go, region});
 }
 
-void Core::send(const std::shared_ptr<fabric::Peer>& peer, const Holding& message) {
+void Core::send(const std::shared_ptr<fabric::Peer>& peer, const AliasMessage& message) {
   outbox_.push_back({peer, encode(message)});
   send_what_waits();
 }
@@ -271,14 +271,14 @@ void Core::on(const fabric::Completion& completion) {
 
 void Core::on(const fabric::Message& message) {
   const fabric::Identity& from = message.from->identity();
-  Holding holding;
+  AliasMessage holding;
   try {
-    holding = decode_holding(message.bytes);
+    holding = decode_alias_message(message.bytes);
   } catch (const Error& error) {
     log::warn("{} sent {}", to_string(from), error.what());
     return station_->disconnect(*message.from);
   }
-  using Kind = Holding::Kind;
+  using Kind = AliasMessage::Kind;
   if (holding.kind == Kind::let_go) return ledger_.let_go(from, holding.region);
   if (holding.kind == Kind::hold) {
     return send(message.from, {ledger_.hold(from, holding.region), holding.region});

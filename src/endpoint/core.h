@@ -110,7 +110,7 @@ class Core {
   OwnerPtr owner_of(const fabric::Peer& peer) const;
   std::vector<fabric::OpId> waiting_for(const OwnerPtr& owner) const;
   void expire_waiting();
-  void send(const std::shared_ptr<fabric::Peer>& peer, const Holding& message);
+  void send(const std::shared_ptr<fabric::Peer>& peer, const AliasMessage& message);
   void send_what_waits();
   void call(Owner& owner);
   void forget(const Owner& owner);

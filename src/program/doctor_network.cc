@@ -105,7 +105,7 @@ void look_at_peer(Findings& findings, const std::string& peer, const std::string
   const fabric::Identity& who = addresses.front().identity;
   findings.push_back({"peer", "process", fmt::format("{}, host {}", to_string(who), who.host)});
   bool served = false;
-  for (const fabric::Verdict& verdict : select(fabric::own_reach(bind), addresses)) {
+  for (const fabric::RouteVerdict& verdict : select(fabric::own_reach(bind), addresses)) {
     Status refusal = verdict.refusal;
     if (refusal.ok() && verdict.kind == "shm") refusal = fabric::probe_shm(verdict.address);
     Finding finding{"peer", verdict.kind, ""};

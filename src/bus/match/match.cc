@@ -159,7 +159,7 @@ GroupFinding find_group(const Catalog& catalog, const std::string& batch,
     if (search == Search::in_short && lacks_registrations(catalog, batch, end)) {
       return {nullptr, "", true, std::move(seen)};
     }
-    Finding found;
+    SideFinding found;
     try {
       found = find_side(catalog, end, nullptr);
     } catch (const Error& error) {

@@ -117,7 +117,7 @@ std::optional<std::size_t> position_in(const Shape& mesh, const Shape& coordinat
   return position;
 }
 
-Finding find_side(const Catalog& catalog, const End& end, const KnownFailures* known) {
+SideFinding find_side(const Catalog& catalog, const End& end, const KnownFailures* known) {
   const Living members = living(catalog, end, known);
   if (members.empty()) return {std::nullopt, fmt::format("{} has no ranks yet", to_string(end))};
   const auto& [first_rank, first] = *members.begin();
@@ -180,9 +180,9 @@ void check_match(const Side& one, const Side& other) {
 
 Verdict assess(const Catalog& catalog, const InitPair& pair, const KnownFailures& known) {
   try {
-    const Finding local = find_side(catalog, {pair.pair, pair.local}, &known);
+    const SideFinding local = find_side(catalog, {pair.pair, pair.local}, &known);
     if (pair.alone) return {local.side.has_value(), {}, false, local.missing};
-    const Finding remote = find_side(catalog, {pair.pair, pair.remote}, &known);
+    const SideFinding remote = find_side(catalog, {pair.pair, pair.remote}, &known);
     if (local.side && remote.side) {
       check_match(*local.side, *remote.side);
       return {true, {}, false, ""};

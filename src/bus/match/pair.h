@@ -36,13 +36,13 @@ class FailedElsewhere : public Error {
 // Attempts that had failed before ours began: their ranks have to try again.
 using KnownFailures = std::set<std::pair<Rank, std::uint64_t>>;
 
-struct Finding {
+struct SideFinding {
   std::optional<Side> side;
   std::string missing;  // if there is none yet
 };
 // Throws Error(invalid_argument) when its ranks disagree, or one of them failed and that is not
 // known yet, naming them. Null: whoever failed is simply not there.
-Finding find_side(const Catalog& catalog, const End& end, const KnownFailures* known);
+SideFinding find_side(const Catalog& catalog, const End& end, const KnownFailures* known);
 
 // Row-major; nothing if it is outside of the mesh.
 std::optional<std::size_t> position_in(const Shape& mesh, const Shape& coordinate);

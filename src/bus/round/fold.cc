@@ -72,8 +72,8 @@ plan::Stream member_stream(const plan::Stream& reduction, Rank member) {
   return stream;
 }
 
-Fold::Fold(const plan::Stream& reduction, std::span<const TensorView> targets,
-           std::shared_ptr<const fabric::Lender> lender)
+GroupFold::GroupFold(const plan::Stream& reduction, std::span<const TensorView> targets,
+                     std::shared_ptr<const fabric::Lender> lender)
     : reduction_(from_scratch(reduction)),
       strides_(strides_of_scratch(reduction_, targets.size())),
       program_(program_of(reduction_, strides_, fabric::strides_of(targets))),
@@ -98,7 +98,7 @@ Fold::Fold(const plan::Stream& reduction, std::span<const TensorView> targets,
   }
 }
 
-bool Fold::work(std::int64_t& budget) {
+bool GroupFold::work(std::int64_t& budget) {
   std::vector<copy::Sources> sources;
   for (const Member& member : members_) sources.emplace_back(member.first);
   while (next_chunk_ < targets_.program().chunks.size()) {

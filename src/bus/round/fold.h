@@ -19,11 +19,12 @@ namespace tensorbus::bus {
 // tensors of its own type that are just large enough.
 plan::Stream member_stream(const plan::Stream& reduction, Rank member);
 
-// Keeps what the members gave. The targets are borrowed, shapes too. Works chunk by chunk.
-class Fold {
+// The fold of a group: keeps what its members gave. The targets are borrowed, shapes too. Works
+// chunk by chunk.
+class GroupFold {
  public:
-  Fold(const plan::Stream& reduction, std::span<const TensorView> targets,
-       std::shared_ptr<const fabric::Lender> lender);
+  GroupFold(const plan::Stream& reduction, std::span<const TensorView> targets,
+            std::shared_ptr<const fabric::Lender> lender);
 
   // By position in the group: what is read from a member, and where to.
   const std::shared_ptr<const plan::Stream>& stream(std::size_t member) const {

@@ -381,7 +381,7 @@ void Reader::make_parts() {
       add_part(number, stream_as_stored(at), plan_.targets);
       continue;
     }
-    const auto fold = std::make_shared<Fold>(*streams_[at], plan_.targets, loan_->lender());
+    const auto fold = std::make_shared<GroupFold>(*streams_[at], plan_.targets, loan_->lender());
     for (std::size_t member = 0; member < group.ranks.size(); ++member) {
       add_part(number, fold->stream(member), fold->scratch(member));
     }

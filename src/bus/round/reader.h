@@ -192,7 +192,7 @@ class Reader : public std::enable_shared_from_this<Reader> {
   std::int64_t started_in_ = 0;
   std::vector<std::shared_ptr<const plan::Stream>> streams_;
   std::vector<Part> parts_;  // made when needed
-  std::vector<std::shared_ptr<Fold>> folds_;
+  std::vector<std::shared_ptr<GroupFold>> folds_;
   std::map<Rank, SourceEnd> sources_;
   std::shared_ptr<Recv> recv_;
   JoinTrouble trouble_;

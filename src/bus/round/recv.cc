@@ -31,7 +31,7 @@ Recv::Recv(Context& context, std::int64_t generation, std::uint64_t serial, std:
   outcome_.version = version;
 }
 
-void Recv::start(std::vector<RecvPart> parts, std::vector<std::shared_ptr<Fold>> folds,
+void Recv::start(std::vector<RecvPart> parts, std::vector<std::shared_ptr<GroupFold>> folds,
                  std::shared_ptr<const std::vector<std::string>> labels) {
   labels_ = std::move(labels);
   state_ = next(state_, RecvEvent::all_offered).value();

@@ -39,7 +39,7 @@ class Recv : public std::enable_shared_from_this<Recv> {
 
   // `folds` reduce what was read into them. `labels` name the tensors by position in the batch;
   // only checks need them.
-  void start(std::vector<RecvPart> parts, std::vector<std::shared_ptr<Fold>> folds,
+  void start(std::vector<RecvPart> parts, std::vector<std::shared_ptr<GroupFold>> folds,
              std::shared_ptr<const std::vector<std::string>> labels);
   // Compares a little of what was read with what was offered; again soon while checks() is true.
   void step();
@@ -95,7 +95,7 @@ class Recv : public std::enable_shared_from_this<Recv> {
   RecvState state_ = RecvState::waiting;
   Outcome outcome_;
   std::vector<RecvPart> parts_;
-  std::vector<std::shared_ptr<Fold>> folds_;
+  std::vector<std::shared_ptr<GroupFold>> folds_;
   std::vector<std::optional<fabric::OpId>> running_;
   std::size_t left_ = 0;
   std::shared_ptr<const std::vector<std::string>> labels_;

@@ -91,7 +91,7 @@ class History {
  private:
   // From any base that is not newer than what it holds, to any version that is not older.
   void pull_patch(Rank reader) {
-    std::optional<Held>& held = held_[reader];
+    std::optional<HeldContent>& held = held_[reader];
     const std::int64_t base = 1 + random_.below(held->version);
     if (random_.below(8) == 0) {
       // Some elements get the newest version and nobody finishes: the base makes it whole later.
@@ -110,7 +110,7 @@ class History {
   const unsigned seed_;
   plan::RandomCase random_;
   std::optional<BothEnds> ends_;
-  std::map<Rank, std::optional<Held>> held_;
+  std::map<Rank, std::optional<HeldContent>> held_;
   int patches_ = 0;
 };
 

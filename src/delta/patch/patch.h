@@ -21,10 +21,10 @@ namespace tensorbus::delta {
 
 // Which content a reader holds in its tensors. Versions may repeat after restarts, generations do
 // not.
-struct Held {
+struct HeldContent {
   std::int64_t generation = 0;
   std::int64_t version = 0;
-  friend bool operator==(const Held&, const Held&) = default;
+  friend bool operator==(const HeldContent&, const HeldContent&) = default;
 };
 
 struct PatchId {
@@ -37,7 +37,7 @@ struct PatchId {
 };
 
 // A reader may be ahead of the base: what it has got since is in the patch once more.
-constexpr bool may_apply(const std::optional<Held>& held, const PatchId& patch) noexcept {
+constexpr bool may_apply(const std::optional<HeldContent>& held, const PatchId& patch) noexcept {
   return held && held->generation == patch.generation && patch.base <= held->version &&
          held->version <= patch.version;
 }

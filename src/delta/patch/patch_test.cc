@@ -20,12 +20,12 @@ namespace {
 using Outcome = LiedToReader::Outcome;
 
 constexpr PatchId patch_from_3_to_5{.generation = 7, .base = 3, .version = 5, .stream = 1};
-static_assert(may_apply(Held{7, 3}, patch_from_3_to_5));
-static_assert(may_apply(Held{7, 4}, patch_from_3_to_5));
-static_assert(may_apply(Held{7, 5}, patch_from_3_to_5));
-static_assert(!may_apply(Held{7, 2}, patch_from_3_to_5), "changes would be missing");
-static_assert(!may_apply(Held{7, 6}, patch_from_3_to_5), "it would go back");
-static_assert(!may_apply(Held{6, 4}, patch_from_3_to_5), "another generation");
+static_assert(may_apply(HeldContent{7, 3}, patch_from_3_to_5));
+static_assert(may_apply(HeldContent{7, 4}, patch_from_3_to_5));
+static_assert(may_apply(HeldContent{7, 5}, patch_from_3_to_5));
+static_assert(!may_apply(HeldContent{7, 2}, patch_from_3_to_5), "changes would be missing");
+static_assert(!may_apply(HeldContent{7, 6}, patch_from_3_to_5), "it would go back");
+static_assert(!may_apply(HeldContent{6, 4}, patch_from_3_to_5), "another generation");
 static_assert(!may_apply(std::nullopt, patch_from_3_to_5));
 
 // One bfloat16 tensor as it lies, and changes somewhere in it.

@@ -39,10 +39,10 @@ Reach own_reach(std::string_view bind) {
   return reach;
 }
 
-std::vector<Verdict> select(const Reach& reach, std::span<const Address> peer) {
-  std::vector<Verdict> verdicts;
+std::vector<RouteVerdict> select(const Reach& reach, std::span<const Address> peer) {
+  std::vector<RouteVerdict> verdicts;
   for (const std::string kind : {"shm", "ucx"}) {
-    Verdict verdict{kind, {}, {}};
+    RouteVerdict verdict{kind, {}, {}};
     const auto offered = std::ranges::find(peer, kind, &Address::kind);
     if (offered == peer.end()) {
       verdict.refusal = {Code::unreachable, "the peer does not offer it"};
@@ -55,9 +55,11 @@ std::vector<Verdict> select(const Reach& reach, std::span<const Address> peer) {
   return verdicts;
 }
 
-Route::Route(std::vector<Verdict> verdicts) : verdicts_(std::move(verdicts)) { skip_refused(); }
+Route::Route(std::vector<RouteVerdict> verdicts) : verdicts_(std::move(verdicts)) {
+  skip_refused();
+}
 
-const Verdict* Route::way() const noexcept {
+const RouteVerdict* Route::way() const noexcept {
   return at_ < verdicts_.size() ? &verdicts_[at_] : nullptr;
 }
 
@@ -82,9 +84,9 @@ Status probe_shm(const Address& address) try {
   return current_exception_status();
 }
 
-std::string explain(std::span<const Verdict> verdicts) {
+std::string explain(std::span<const RouteVerdict> verdicts) {
   std::string text;
-  for (const Verdict& verdict : verdicts) {
+  for (const RouteVerdict& verdict : verdicts) {
     if (verdict.refusal.ok()) continue;
     if (!text.empty()) text += "; ";
     text += verdict.kind + ": " + verdict.refusal.message;

@@ -23,7 +23,7 @@ struct Reach {
 Reach own_reach(std::string_view bind);
 
 // One fabric's answer to "can you reach this peer?".
-struct Verdict {
+struct RouteVerdict {
   std::string kind;
   Status refusal;   // ok: it would serve
   Address address;  // of the peer, if it would
@@ -31,16 +31,16 @@ struct Verdict {
 
 // A verdict for every fabric there is, the preferred first, from the peer's addresses (all of one
 // process). Nothing is sent: a fabric that would serve may still find nobody there.
-std::vector<Verdict> select(const Reach& reach, std::span<const Address> peer);
+std::vector<RouteVerdict> select(const Reach& reach, std::span<const Address> peer);
 
 // The ways to one peer, the preferred first: a way that refuses is followed by the next.
 class Route {
  public:
   Route() = default;
-  explicit Route(std::vector<Verdict> verdicts);
+  explicit Route(std::vector<RouteVerdict> verdicts);
 
   // The way to take; null if none is left.
-  const Verdict* way() const noexcept;
+  const RouteVerdict* way() const noexcept;
   // That way does not serve after all.
   void refuse(Status reason);
   // As below, of all ways that refused.
@@ -49,7 +49,7 @@ class Route {
  private:
   void skip_refused() noexcept;
 
-  std::vector<Verdict> verdicts_;
+  std::vector<RouteVerdict> verdicts_;
   std::size_t at_ = 0;
 };
 
@@ -58,6 +58,6 @@ class Route {
 Status probe_shm(const Address& address);
 
 // "shm: <why not>; ucx: <why not>", of those that refused.
-std::string explain(std::span<const Verdict> verdicts);
+std::string explain(std::span<const RouteVerdict> verdicts);
 
 }  // namespace tensorbus::fabric

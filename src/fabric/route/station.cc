@@ -90,7 +90,7 @@ void Station::open_network(NetworkOptions options) {
 std::shared_ptr<Peer> Station::connect(const Route& route, const std::string& secret,
                                        Deadline deadline) {
   check_not_forked();
-  const Verdict& way = *route.way();
+  const RouteVerdict& way = *route.way();
   const std::size_t at = way.kind == addresses_.front().kind ? 0 : network_part;
   auto peer = parts_[at]->connect(way.address, secret, deadline);
   routes_[peer.get()] = at;
