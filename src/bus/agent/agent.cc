@@ -235,7 +235,7 @@ void Agent::take_message(const fabric::Message& message) {
              to_string(connection->peer()->identity()));
   std::visit(Overloaded{
                  [&](const OneOf<Subscribe, Follow> auto&) { batches_.take(connection, said); },
-                 // For whoever knows its serial.
+                 // For the batch or shelf that knows the serial of the message.
                  [&](const auto&) {
                    if (batches_.on_message(connection, said)) return;
                    shelves_.on_message(connection, said);
@@ -286,7 +286,7 @@ void Agent::count_agent(const Changed& changed) {
   try {
     is_here = changed.value && decode_agent_record(*changed.value).address.identity.host == here;
   } catch (const Error&) {
-    // admit() has said it.
+    // admit() has logged what is wrong with the record.
   }
   const std::size_t before = agents_here_.size();
   if (is_here) {

@@ -88,7 +88,7 @@ class Agent {
   void look_at_self(const std::optional<std::string>& value);
   // The fabric lets those agents in that are in the directory.
   void admit(const Changed& changed);
-  // Those of this host share its cores.
+  // The agents of one host share the cores of the host.
   void count_agent(const Changed& changed);
   void share_cores();
 

@@ -289,7 +289,8 @@ TEST_P(AgentTest, AfterASenderDiedAllSendersRegisterAgainAndRoundsRestart) {
   EXPECT_THAT(recv.status.message, HasSubstr("rank 1"));
   const Outcome send = fleet_.wait(0, sends);
   EXPECT_EQ(send.status.code, Code::peer_lost);
-  // Its readers are gone already; until it hears why, there is nobody to wait for.
+  // The readers of rank 0 are gone already; until the agent of rank 0 hears why, there is nobody to
+  // wait for.
   Outcome next;
   for (int tries = 0; tries < 100 && next.status.ok(); ++tries) {
     next = fleet_.wait(0, fleet_.send(0));

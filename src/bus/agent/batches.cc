@@ -18,7 +18,7 @@ std::vector<bool> staged_of(const RegisterBatch& command) {
   return staged;
 }
 
-// That SUBSCRIBE or FOLLOW is about.
+// The batch that SUBSCRIBE or FOLLOW is about.
 const std::string& batch_of(const MessageBody& body) {
   const auto* wish = std::get_if<Subscribe>(&body);
   return wish != nullptr ? wish->batch : std::get<Follow>(body).batch;
@@ -184,7 +184,7 @@ void Batches::refused(const BatchKey& key, const Status& why) {
   if (found != batches_.end()) found->second->fail_registration(why, false);
 }
 
-// Other ranks refer to it, too: they fail with this one.
+// Other ranks refer to the list, too: their registrations fail with those of this rank.
 void Batches::refused(const ListHash& list, const Status& why) {
   for (const auto& [name, batch] : batches_) {
     if (batch->self().record.tensors.id.hash == list) batch->fail_registration(why, true);

@@ -33,7 +33,7 @@ class Batches {
   // `role`: the local name that is meant. Throws Error(invalid_argument).
   Batch& find(const std::string& batch, const std::optional<std::string>& role);
   void close(const Submission& submission, const CloseBatch& command);
-  // False: not one of its commands.
+  // False: none of these batches has such a command.
   bool cancel(CommandId id, const Status& reason);
   void end_session(std::uint64_t session, const Status& why, Batch::Manner manner);
   // The store does not take what others must know of it.
@@ -59,9 +59,9 @@ class Batches {
   void step();
   TimePoint wake_at() const;
 
-  // SUBSCRIBE or FOLLOW; kept until it can be answered.
+  // SUBSCRIBE or FOLLOW; the message is kept until it can be answered.
   void take(const PeerConnectionPtr& connection, const AgentMessage& message);
-  // False: it is for none of them.
+  // False: the message is for none of these batches.
   bool on_message(const PeerConnectionPtr& connection, const AgentMessage& message);
   void on_up(const PeerConnectionPtr& connection);
   void on_lost(const PeerConnectionPtr& connection, const Status& why);
@@ -78,7 +78,7 @@ class Batches {
   void put(const Submission& submission, const RegisterBatch& command, RegisteringRecord made);
   void replace_memory(const Submission& submission, Batch& batch, const RegisterBatch& command,
                       const BatchMember& record);
-  // Its name is free from now on; its memory comes back when it is over.
+  // The batch's name is free from now on; its memory comes back when the batch is over.
   void give_way(std::unique_ptr<Batch> batch, const Status& why);
   void remove_ended();
   void announce();
@@ -91,7 +91,8 @@ class Batches {
   Routes<Batch> routes_;
   std::vector<std::unique_ptr<Batch>> ending_;  // replaced or closed, not over yet
   std::map<Name, KnownFailures> disputed_;      // by registrations that failed
-  // Batches that a worker refused, and its session: their records go with it.
+  // Batches that a worker refused, and the worker's session: the records of the batches go with the
+  // session.
   std::map<Name, std::uint64_t> refused_;
   std::vector<Submission> deferred_;  // name a pair that is not ready yet
   std::vector<Held> held_;            // subscriptions that cannot be answered yet

@@ -17,7 +17,7 @@ class ContentQueries {
   void ask(const Submission& submission, const QueryContents& query);
   // Answers what can be answered now, or not in time.
   void answer();
-  // False: not one of them.
+  // False: there is no such query.
   bool cancel(CommandId id, const Status& why);
   void end_session(std::uint64_t session, const Status& why);
   TimePoint wake_at() const;

@@ -22,7 +22,8 @@ void ListKeeper::step(const std::vector<Use>& uses) {
 }
 
 // The first rank of a side writes its list at once. Others wait until their side is complete, as
-// nobody needs a list of it before: then all of them see who is the lowest that refers to it.
+// nobody needs the list before: then all ranks see which of them is the lowest that refers to the
+// list.
 bool ListKeeper::is_due(const Use& use) const {
   const Catalog& catalog = context_.catalog;
   const TensorListId& list = use.member.tensors.id;

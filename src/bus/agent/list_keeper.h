@@ -1,6 +1,6 @@
 // Sees to it that the lists of tensors that this rank's records refer to are in the store. Ranks
-// that refer to the same list share one record of it, which one of them writes and leases; when it
-// is gone, whoever of them is the lowest then writes it again.
+// that refer to the same list share one record of it, which one rank writes and leases; when the
+// record is gone, the lowest of the ranks that are left writes it again.
 #pragma once
 
 #include <cstdint>
@@ -36,13 +36,13 @@ class ListKeeper {
   void step(const std::vector<Use>& uses);
 
  private:
-  // Whether it falls to this rank to write the list of that record.
+  // Whether this rank is the one to write the list of that record.
   bool is_due(const Use& use) const;
   void write(const SharedTensors& tensors);
   void withdraw_unused(const std::vector<Use>& uses);
 
   Context& context_;
-  // Which parts of those that were written have not been heard of since.
+  // The parts of lists that this agent wrote and that the store has not told of since.
   std::map<ListHash, std::set<std::uint32_t>> written_;
   std::map<ListHash, std::uint32_t> leased_;  // by this agent, with the number of parts
 };

@@ -137,7 +137,7 @@ TEST_P(ListKeeperTest, AListThatTheStoreRefusesFailsItsRegistrations) {
   const Outcome first = fleet_.wait(0, ids[0].second);
   EXPECT_EQ(first.status.code, Code::invalid_argument);
   EXPECT_THAT(first.status.message, HasSubstr("it is too large"));
-  // They are told, or have registered after the failure and wait for the next try.
+  // The other ranks are told, or have registered after the failure and wait for the next try.
   for (const auto& [rank, id] : ids) EXPECT_FALSE(fleet_.wait(rank, id).status.ok()) << rank;
 }
 

@@ -26,11 +26,12 @@ class Pairs {
   Pairs& operator=(const Pairs&) = delete;
 
   void init(const Submission& submission, const InitPair& pair);
-  // False: not one of its commands.
+  // False: none of these pairs has such a command.
   bool cancel(CommandId id, const Status& reason);
   // Publishes again what a client that is back had asked an earlier agent for.
   void restore(std::uint64_t session);
-  // That a client asked for a pair. Kept: a client that outlives this agent asks the next one.
+  // Whether the agent's file goes on saying that a client asked for a pair. Kept: a client that
+  // outlives this agent asks the next one.
   enum class Asking : std::uint8_t { forgotten, kept };
   void end_session(std::uint64_t session, const Status& why, Asking asking);
   // The store does not take what others must know of it.
@@ -41,8 +42,8 @@ class Pairs {
   // Which side of a pair is meant; `role` says it where this rank has both. Throws
   // Error(invalid_argument).
   End local_end(const std::string& pair, const std::optional<std::string>& role) const;
-  // Whom it faces. Nothing: it is not complete yet. Throws Error(invalid_argument) if nobody waits
-  // for it.
+  // The side that an end faces. Nothing: the pair is not complete yet. Throws
+  // Error(invalid_argument) if nobody waits for the pair.
   std::optional<std::string> remote_of(const End& end) const;
 
   // Records of pairs have changed.

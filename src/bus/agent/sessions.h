@@ -14,7 +14,7 @@ class Sessions {
   explicit Sessions(std::function<std::uint64_t()> random) : random_(std::move(random)) {}
 
   bool knows(std::uint64_t session) const { return incarnations_.contains(session); }
-  // A session that is new gets one.
+  // A session that is new gets an incarnation.
   std::uint64_t incarnation(std::uint64_t session) {
     const auto [at, fresh] = incarnations_.try_emplace(session);
     if (fresh) at->second = random_();

@@ -40,7 +40,7 @@ class Exchange {
   bool reads() const noexcept { return receiving_.running() != nullptr || pulling_.reads(); }
 
   void accept(CommandId id, const Transfer& transfer, Deadline deadline);
-  // False: not one of its commands.
+  // False: there is no such command here.
   bool cancel(CommandId id, const Status& why);
   bool empty() const { return head().empty(); }
   bool has(Direction direction) const noexcept;
@@ -57,7 +57,7 @@ class Exchange {
   // Commands that wait, and sends only from the round after `after` on.
   void fail(Direction direction, const Status& why, std::optional<Rank> lost,
             std::int64_t after = 0);
-  // Ends everything but a recv that runs: that ends when its memory is free again.
+  // Ends everything but a recv that runs: the recv ends when its memory is free again.
   void close(const Status& why, Publishing::Parting parting);
 
   // Moves the queue.

@@ -56,7 +56,7 @@ void Following::begin(const Generation& generation) {
   self_.context.at(Step::generation_begun);
 }
 
-// No round of it goes on here.
+// No round of the ended generation goes on at this rank.
 void Following::end_unseen(Generation ended) {
   if (self_.membership.sending || self_.membership.ends_after) return;
   ended.after = 0;

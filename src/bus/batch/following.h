@@ -1,5 +1,5 @@
-// What the records of generations mean for a registration: which one its ends belong to, from when
-// on, and until when.
+// What the records of generations mean for a registration: which generation its ends belong to,
+// from when on, and until when.
 #pragma once
 
 #include "bus/batch/exchange.h"

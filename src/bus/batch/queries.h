@@ -21,13 +21,13 @@ class Queries {
   void ask_stage(CommandId id, const QueryStage& query);
   // Asks the first sender, if this rank can reach it.
   void ask_versions(CommandId id, Deadline deadline);
-  // What it has answered.
+  // What the first sender has answered.
   void take_versions(const Versions& theirs);
   // Of all ranks that are there, as far as this rank knows.
   Versions known_versions() const;
   // Answers what can be answered now.
   void answer();
-  // False: not one of them.
+  // False: there is no such query.
   bool cancel(CommandId id, const Status& why);
   void close(const Status& why);
   TimePoint wake_at() const;

@@ -23,22 +23,22 @@ class Receiving {
   // Null until the senders have had a generation.
   Reader* reader() const noexcept { return reader_.get(); }
   bool started() const noexcept { return reader_ != nullptr && reader_->started(); }
-  // Of the recv at the head of the queue; null: it reads nothing yet.
+  // The recv at the head of the queue; null: that recv reads nothing yet.
   Recv* running() const noexcept { return reader_ == nullptr ? nullptr : reader_->recv(); }
   // The senders as the generation's record has them, whom the reader joins.
   const GroupPtr& group() const noexcept { return course_.senders(); }
   // After the loan of the registration has changed. Only while nothing is received.
   void replace_memory();
 
-  // joining.cc: what the record of the senders' generation means for the reader. If it has lost its
-  // sources, why, and which of them is to blame: recvs that wait fail with that.
+  // joining.cc: what the record of the senders' generation means for the reader. If the reader has
+  // lost its sources: why, and which of them is to blame; recvs that wait fail with that.
   struct Loss {
     Status why;
     Rank rank = 0;
   };
   std::optional<Loss> follow(const Generation& theirs);
-  // Joins it, unless that has happened or cannot happen yet. `own` and `remote`: the groups as they
-  // are now. `wanted`: the worker receives, or registers.
+  // Joins that generation, unless the reader has joined or cannot join yet. `own` and `remote`: the
+  // groups as they are now. `wanted`: the worker receives, or registers.
   void join(const Generation& theirs, const GroupPtr& own, const GroupPtr& remote, bool wanted);
   // The rounds that were to go on after the end of their generation are over.
   bool is_past_end() const;

@@ -1,5 +1,5 @@
-// The command that registers a batch: it is answered when the others have registered theirs, and
-// know of this one.
+// The command that registers a batch: the agent answers it when the other ranks have registered
+// theirs, and know of this registration.
 #pragma once
 
 #include <optional>
@@ -25,12 +25,12 @@ class Registering {
   TimePoint deadline() const noexcept {
     return command_ ? command_->deadline.at() : TimePoint::max();
   }
-  // Answers it if there is nothing left to wait for.
+  // Answers the command if there is nothing left to wait for.
   void check();
-  // What it still waits for, as an error, when it is late.
+  // What the command still waits for, as an error, when it is late.
   std::optional<Status> lateness();
   void end(const Status& status);
-  // Ends it without an answer.
+  // Ends the command without an answer.
   CommandId take();
 
  private:

@@ -91,8 +91,8 @@ std::optional<Outcome> Sending::begin_round(Queued& send) {
 }
 
 // The first sender knows all readers, and the others do not: readers that register one after the
-// other may have had nothing from this rank when it registered. So the first round is begun by the
-// first sender, which has waited for them all, and later ones if they want a number of readers.
+// other may have had nothing from this rank when it registered. So the first sender, which has
+// waited for all readers, begins the first round, and later rounds that want a number of readers.
 bool Sending::is_begun_by_first(const Queued& send) const {
   return herald_ != nullptr && (send.round == 1 || send.min_readers > 0);
 }

@@ -27,7 +27,8 @@ struct Submission {
   Deadline deadline = Deadline::never();  // the agent ends the command with timeout then
   std::shared_ptr<Loan> loan;             // RegisterBatch: the tensors, in the order of its items
 };
-// The worker wants it ended; its outcome still comes, as cancelled unless it was over.
+// The worker wants the command ended; the outcome still comes, as cancelled unless the command was
+// over.
 struct Cancelled {
   CommandId id;
   Status reason;
@@ -37,7 +38,8 @@ struct SessionUp {
   std::uint64_t session = 0;
   std::int64_t pid = 0;
 };
-// It closed (ok) or died. Its commands need no answer any more; its memory must not be touched.
+// The client closed the session (ok) or died. Its commands need no answer any more; its memory must
+// not be touched.
 struct SessionLost {
   std::uint64_t session = 0;
   Status reason;
@@ -99,9 +101,10 @@ class Connection {
   // For a caller that waits for the outcome next, without waiting for the acceptance: a refusal is
   // the outcome. Whoever does not want to wait any longer asks withdraw() first.
   virtual std::shared_ptr<Pending> begin(const Command& command, Deadline deadline) = 0;
-  // Ends it unless it is accepted. False: with an agent that does not say whether it is.
+  // Ends the command unless the agent has accepted it. False: the agent does not say whether it
+  // has.
   virtual bool withdraw(Pending& pending) = 0;
-  // Without waiting for anything. Null if this end is closed.
+  // Submits without waiting for anything. Null if this end is closed.
   virtual std::shared_ptr<Pending> post(const Command& command) noexcept = 0;
   virtual QueueState queue(Deadline deadline) = 0;
   // The agent removes the named semaphore when this client is gone, or itself was restarted, unless

@@ -1,5 +1,5 @@
-// What a worker asks of its agent and what it is told: plain values that are sent, journaled and
-// compared.
+// What a worker asks of its agent and what the worker is told: plain values that are sent,
+// journaled and compared.
 #pragma once
 
 #include <compare>
@@ -47,13 +47,13 @@ struct InitPair {
   std::string remote;
   std::int64_t world_size = 0;
   std::optional<SideLayout> layout;  // none on both sides: index-wise, one to one
-  // Complete with its own side: whoever faces it may come later or have gone, and need not be
-  // named.
+  // The pair is complete with its own side: the side that faces it may come later or have gone, and
+  // need not be named.
   bool alone = false;
   friend bool operator==(const InitPair&, const InitPair&) = default;
 };
 
-// A local tensor of a batch. Its memory travels beside the command (see loan.h).
+// A local tensor of a batch. The memory travels beside the command (see loan.h).
 struct BatchItem {
   std::string pair;
   std::string name;  // all of a pair have one, or none
@@ -61,10 +61,12 @@ struct BatchItem {
   Shape shape;
   Shape strides;                      // in elements
   std::optional<Shape> global_shape;  // of a DTensor
-  // Its own, a position in RegisterBatch::layouts; none: the pair's. Needs a name.
+  // The tensor's own layout, a position in RegisterBatch::layouts; none: the pair's. A tensor with
+  // a layout of its own needs a name.
   std::optional<std::size_t> layout{};
-  // Of a box: where it begins in the whole, of which global_shape is the shape. What reaches beyond
-  // that is neither sent nor received. Needs a name, which several boxes may share.
+  // Of a box: where the box begins in the whole, of which global_shape is the shape. What reaches
+  // beyond the whole is neither sent nor received. A box needs a name, which several boxes may
+  // share.
   std::optional<Shape> start{};
   // Of what is sent with versions: the memory that is lent is a copy that the worker makes for
   // every send, in this type or a narrower one. Before the worker knows which, it lends no memory.
@@ -88,9 +90,9 @@ std::string_view to_string(Verify verify) noexcept;
 
 struct RegisterBatch {
   std::string batch;
-  // New for each; a dropped handler closes its own only. The same number again is no new
-  // registration: a client passes its memory once more after its agent restarted, or other memory
-  // to receive into or to send from.
+  // Each registration has a new number; a dropped handler closes its own only. The same number
+  // again is no new registration: a client passes its memory once more after its agent restarted,
+  // or other memory to receive into or to send from.
   std::uint64_t registration = 0;
   std::optional<std::string> role;  // the local name meant, where an agent has both of a pair
   std::vector<BatchItem> items;
@@ -98,9 +100,9 @@ struct RegisterBatch {
   Verify verify = Verify::off;
   std::vector<SideLayout> layouts{};
   std::optional<Versioned> versioned{};
-  // That it takes part in whether or not it has a tensor of theirs.
+  // Pairs that the batch takes part in, whether or not it has a tensor of theirs.
   std::vector<std::string> pairs{};
-  // Why there is nothing to register: the other ranks are told, and this fails.
+  // Why there is nothing to register: the other ranks are told, and the command fails.
   std::string refused{};
   friend bool operator==(const RegisterBatch&, const RegisterBatch&) = default;
 };
@@ -111,15 +113,17 @@ struct Transfer {
   std::optional<std::string> role;
   // send: lends the memory while the batch's send gate has not passed it.
   std::uint64_t ticket = 0;
-  // send: what it is; none: the last plus one. recv: the one wanted; none: whatever comes next.
+  // send: the version that is sent; none: the last plus one. recv: the version that is wanted;
+  // none: whatever comes next.
   std::optional<std::int64_t> version{};
-  // send of a versioned batch: it begins when so many readers have joined. The same at all senders.
+  // send of a versioned batch: the round begins when so many readers have joined. All senders give
+  // the same number.
   std::int64_t min_readers = 0;
   friend bool operator==(const Transfer&, const Transfer&) = default;
 };
 
 // Asks for a slot of the shelf to put the next version into: the outcome has its version and its
-// slot. The number is used up whatever becomes of it.
+// slot. The version's number is used up whatever becomes of the slot.
 struct Publish {
   std::string batch;
   std::optional<std::string> role;
@@ -131,7 +135,7 @@ struct Publish {
   friend bool operator==(const Publish&, const Publish&) = default;
 };
 
-// The slot that a Publish gave holds the version now; or, if it is not whole, nothing.
+// The slot that a Publish gave holds the version now; or, if the version is not whole, nothing.
 struct Shelve {
   std::string batch;
   std::optional<std::string> role;
@@ -172,8 +176,8 @@ struct QueryVersions {
   friend bool operator==(const QueryVersions&, const QueryVersions&) = default;
 };
 
-// In which types the readers want what is staged for them: before it is copied for a send that has
-// so many readers at least.
+// In which types the readers want what is staged for them; a worker asks before it copies for a
+// send that has so many readers at least.
 struct QueryStage {
   std::string batch;
   std::optional<std::string> role;

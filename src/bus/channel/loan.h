@@ -24,14 +24,14 @@ class Loan {
   virtual const std::vector<TensorView>& tensors() const noexcept = 0;
   // Null if no tensor is elsewhere.
   virtual std::shared_ptr<const fabric::Lender> lender() const noexcept = 0;
-  // The worker's own counter of its sends of this batch: it moves past a ticket before it uses its
-  // memory again, whatever its agent does.
+  // The worker's own counter of its sends of this batch: the worker moves the gate past a ticket
+  // before it uses its memory again, whatever the agent does.
   virtual fabric::Gate gate() const = 0;
 };
 
-// At the worker, with a new gate in `gates`: where an agent in this process or a peer finds it, so
-// the fabric's own pool if the agent runs here. Forms are copied, memory stays borrowed; unless all
-// of it lies in `segment`, which lives as long as the loan.
+// At the worker, with a new gate in `gates`, the pool in which an agent in this process or a peer
+// finds the gate: the fabric's own pool if the agent runs here. Forms are copied, memory stays
+// borrowed; unless all of it lies in `segment`, which lives as long as the loan.
 std::shared_ptr<Loan> make_loan(std::span<const TensorView> tensors, fabric::Pool& gates,
                                 std::shared_ptr<std::byte> segment = nullptr);
 

@@ -44,7 +44,7 @@ struct SharedQueue {
     events.push_back(std::move(event));
     if (std::exchange(armed, false)) wake.signal();
   }
-  // Nothing if it is over already.
+  // Null if the command is over already.
   std::shared_ptr<PendingCommand> take(CommandId id) REQUIRES(mutex) {
     const auto found = position.find(id);
     if (found == position.end()) return nullptr;

@@ -14,7 +14,7 @@ class MemoryChannel : public Channel {
   virtual std::shared_ptr<Connection> connect() = 0;
 };
 
-// When it is dropped, everything pending ends as unreachable.
+// When the channel is dropped, everything pending ends as unreachable.
 std::unique_ptr<MemoryChannel> make_memory_channel(std::size_t capacity = default_queue_capacity);
 
 }  // namespace tensorbus::bus

@@ -10,7 +10,7 @@ namespace tensorbus::bus {
 // In bytes of UTF-8. Names are part of the records that every agent reads.
 inline constexpr std::size_t longest_name = 1024;
 
-// Error(invalid_argument) that says which one is empty or too long; tensors need no name. Clients
+// Error(invalid_argument) that says which name is empty or too long; tensors need no name. Clients
 // ask before they wait for anything, agents because they believe nobody.
 void check_names(const InitPair& pair);
 void check_names(const RegisterBatch& batch);

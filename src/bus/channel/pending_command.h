@@ -16,10 +16,10 @@ namespace tensorbus::bus {
 class PendingCommand final : public Pending {
  public:
   // Takes in what the agent says until the command is over or the deadline passes, on the thread of
-  // whoever waits. False: it cannot, somebody else tells.
+  // whoever waits. False: that thread cannot listen, another thread tells the outcome.
   using Listen = std::function<bool(const PendingCommand&, Deadline)>;
 
-  // `what` names it in messages; `cancel` passes a cancellation on and must not block.
+  // `what` names the command in messages; `cancel` passes a cancellation on and must not block.
   PendingCommand(CommandId id, std::string what, std::function<void(const Status&)> cancel,
                  Listen listen = nullptr);
 

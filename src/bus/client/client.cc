@@ -19,7 +19,8 @@
 namespace tensorbus::bus {
 namespace {
 
-// An agent ends a command at its deadline itself, and knows why; it is given this long to say so.
+// An agent ends a command at the command's deadline itself, and knows why; the client gives the
+// agent this long to say so.
 constexpr Duration grace = std::chrono::milliseconds(1000);
 
 Deadline later(Deadline deadline) {
@@ -67,13 +68,14 @@ bool has_moved(const TensorView& then, const TensorView& now) {
 
 }  // namespace
 
-// A batch of ours at the agent. Its sends lend the memory while the gate has not passed them.
+// A batch of this client at the agent. Sends lend the memory while the gate has not passed them.
 struct Client::Registration {
   RegisterBatch command;
   std::shared_ptr<Loan> loan;
   std::shared_ptr<const void> owner;   // of its memory
   std::unique_ptr<ShelfMemory> shelf;  // if it publishes
-  // One version at a time. No mutex: who has its turn asks for Ctrl-C meanwhile.
+  // Publishing takes one version at a time. No mutex: the thread whose turn it is asks for Ctrl-C
+  // meanwhile.
   const std::shared_ptr<Turns> publishing = std::make_shared<Turns>();
 
   Mutex mutex;
@@ -93,7 +95,7 @@ struct Client::Registration {
     lending.erase(ticket);
     loan->gate().move_to(lending.empty() ? last_ticket + 1 : *lending.begin());
   }
-  // Whatever its agent does, and whatever else it lends.
+  // Whatever the agent does, and whatever other sends still lend.
   void take_back_by_force(std::uint64_t ticket) {
     const Lock lock(mutex);
     loan->gate().move_to(ticket + 1);
@@ -229,7 +231,7 @@ std::uint64_t Client::register_tensors(const std::string& batch,
     while (!try_to_run(command, registration->loan, deadline))
       renew_registration(command, random_number());
   } catch (const Error&) {
-    // It may have been registered just when we gave up.
+    // The agent may have registered the batch just when the client gave up.
     keep_until_done(connection_->post(CloseBatch{batch, command.registration}), registration);
     throw;
   }
@@ -423,7 +425,7 @@ std::shared_ptr<TransferState> Client::carry_out(const std::shared_ptr<Registrat
                        : connection_->submit(command, nullptr, Deadline::never(), deadline);
     state = std::make_shared<TransferState>(pending, connection_, "transfer", batch, give_back);
   } catch (const Error& error) {
-    // Unless it was refused nobody will ever know whether it was accepted.
+    // Unless the agent refused the command nobody will ever know whether it was accepted.
     if (send && error.code() != Code::queue_full) registration->take_back_by_force(*ticket);
     give_back();
     throw;
@@ -444,7 +446,7 @@ std::shared_ptr<TransferState> Client::carry_out(const std::shared_ptr<Registrat
   } catch (const CommandError&) {
     throw;
   } catch (const Error& error) {
-    // Expired or interrupted: the agent gets one more moment to end it.
+    // Expired or interrupted: the agent gets one more moment to end the command.
     const bool expired = error.code() == Code::timeout;
     state->cancel({expired ? Code::timeout : Code::cancelled, "its caller has given up"});
     try {
@@ -531,7 +533,7 @@ bool Client::query_signal(const QuerySignal& query, Deadline deadline) {
   try {
     return run(query, nullptr, deadline).signal;
   } catch (const CommandError& error) {
-    // Its agent has answered, that there is none so far: as good an answer as any.
+    // The agent has answered that there is no signal so far: as good an answer as any.
     if (error.code() != Code::timeout) throw;
     log::info("{}", error.what());
     return false;
@@ -598,7 +600,8 @@ bool Client::close(Deadline deadline) noexcept {
   }
   connection_->close();
   crew_->dismiss();
-  // An agent that does not answer may still touch the memory: it stays for as long as the process.
+  // An agent that does not answer may still touch the memory: the memory stays for as long as the
+  // process.
   if (!released) {
     keep_for_good(std::make_shared<const decltype(registrations)>(std::move(registrations)));
   }

@@ -27,7 +27,8 @@ struct BatchTensor {
   std::optional<Shape> global_shape;
   std::optional<SideLayout> layout{};  // its own; none: the pair's
   std::optional<Shape> start{};        // of a box: where it begins in the whole
-  // It is copied for every send. Its memory is lent later, by lend_stage().
+  // The worker copies the tensor for every send, and lends the memory of the copy later, by
+  // lend_stage().
   bool staged = false;
 };
 
@@ -57,7 +58,7 @@ void renew_registration(RegisterBatch& command, std::uint64_t number) noexcept;
 // caller's again.
 class Client {
  public:
-  // `gates`: where the agent finds the counters of sends; the fabric's pool if it runs here.
+  // `gates`: where the agent finds the counters of sends; the fabric's pool if the agent runs here.
   // `crew`: whose threads copy for this worker; null: one of the client's own, of the size that the
   // agent says.
   Client(std::shared_ptr<Connection> connection, std::shared_ptr<fabric::Pool> gates,
@@ -81,8 +82,8 @@ class Client {
                                           std::optional<std::int64_t> version = std::nullopt,
                                           std::int64_t min_readers = 0,
                                           RunningCall* call = nullptr);
-  // Copies these tensors to the shelf as its next version, which is returned: they are the caller's
-  // again. Threads take turns.
+  // Copies these tensors to the shelf as its next version, which is returned; the tensors are the
+  // caller's again then. Threads take turns.
   std::int64_t publish(const std::string& batch, const std::optional<std::string>& role,
                        std::span<const TensorView> tensors, const PublishOptions& options,
                        Deadline deadline);
@@ -93,8 +94,9 @@ class Client {
   // What is published there, whole tensors in the order of their names; waits for the first
   // version.
   std::vector<Content> contents(const std::string& batch, Deadline deadline);
-  // Tells the other ranks of a batch, as soon as its pair is complete, that this one cannot take
-  // part and why: they would wait for it. Waits only until the agent has accepted that.
+  // Tells the other ranks of a batch, as soon as its pair is complete, that this rank cannot take
+  // part and why: the others would wait for it. The call waits only until the agent has accepted
+  // that.
   void refuse(const std::string& batch, const std::string& role, const std::string& pair,
               Versioned versioned, const std::string& why, Deadline deadline);
   // Other memory for the tensors of a versioned batch that this rank receives, of the same types
@@ -103,10 +105,10 @@ class Client {
                std::span<const TensorView> tensors, Deadline deadline,
                std::shared_ptr<const void> owner = nullptr);
   // In which types the tensors of a versioned batch that this rank sends should be staged, for a
-  // send that is to have so many readers; empty: in their own.
+  // send that is to have so many readers; empty: each tensor in its own type.
   std::vector<Dtype> stage_types(const QueryStage& query, Deadline deadline);
   // Memory for the tensors of such a batch: no_tensor() for those that are staged and have none
-  // now, and for others places of their own types or narrower ones. `staged`: which of them are.
+  // now, and for others places of their own types or narrower ones. `staged`: which tensors are.
   // False: readers have come since the types were asked for, and want others.
   bool lend_stage(const std::string& batch, const std::optional<std::string>& role,
                   std::span<const TensorView> tensors, const std::vector<bool>& staged,
@@ -116,12 +118,12 @@ class Client {
   std::vector<std::size_t> moved(const std::string& batch, const std::optional<std::string>& role,
                                  std::span<const TensorView> now);
   Versions versions(const QueryVersions& query, Deadline deadline);
-  // False, too, when it has waited in vain: who is missing is logged.
+  // False, too, when the agent has waited in vain: the ranks that are missing are logged.
   bool query_signal(const QuerySignal& query, Deadline deadline);
   // Closes this registration, never a newer one of the same batch.
   void close_batch(const CloseBatch& close, bool blocking, Deadline deadline);
-  // The same, without waiting for anything: its memory must stay until the result, if there is one,
-  // is done.
+  // The same, without waiting for anything: the memory of the batch must stay until the result, if
+  // there is one, is done.
   std::shared_ptr<Pending> drop_batch(const CloseBatch& close) noexcept;
 
   // Which registration a call for this batch means; 0 if none of this client's.
@@ -132,8 +134,8 @@ class Client {
 
   QueueState queue(Deadline deadline) { return connection_->queue(deadline); }
   std::int64_t agent_pid() const noexcept { return connection_->agent_pid(); }
-  // Cancels what runs and waits, no longer than this, until the agent lets go of our memory. True
-  // if it has.
+  // Cancels what runs and waits, no longer than this, until the agent lets go of the memory that
+  // this client lends. True if the agent has.
   bool close(Deadline deadline) noexcept;
 
  private:
@@ -144,7 +146,7 @@ class Client {
                                     Deadline deadline);
   // For commands that can be repeated as they are.
   Outcome run(const Command& command, std::shared_ptr<Loan> loan, Deadline deadline);
-  // Without a local name: every side of it that was asked for.
+  // Without a local name: every side of the pair that was asked for.
   void wait_for_pair(const std::string& pair, const std::optional<std::string>& local,
                      Deadline deadline);
   // What was said of a batch that is registered after all.

@@ -17,7 +17,8 @@
 
 namespace tensorbus::bus {
 
-// What a shelf that is to have this type keeps of a tensor: it only narrows floating point.
+// The type in which a shelf that is to have type `wanted` keeps a tensor: a shelf only narrows
+// floating point.
 Dtype shelf_dtype(Dtype own, std::optional<Dtype> wanted) noexcept;
 
 // Calls of fill() take turns.

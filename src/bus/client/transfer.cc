@@ -82,7 +82,7 @@ const std::string& TransferState::name(Deadline deadline) {
   if (!name_.empty()) return name_;
   const std::string made = semaphore_name(type_, context_);
   lock.unlock();
-  // First, so that no death in between leaves it behind.
+  // First, so that no death in between leaves the semaphore behind.
   connection_->guard_semaphore(made, deadline);
   lock.lock();
   if (!name_.empty()) {

@@ -1,4 +1,4 @@
-// A transfer at the client: its outcome, and a semaphore that counts it.
+// A transfer at the client: its outcome, and a semaphore that counts the end of the transfer.
 #pragma once
 
 #include <condition_variable>
@@ -30,7 +30,7 @@ class CommandError : public Error {
 // so that the whole has at most 250 bytes.
 std::string semaphore_name(const std::string& type, const std::string& context);
 
-// Thread safe. Waiting ends nothing; dropping it neither.
+// Thread safe. Neither waiting nor dropping the state ends the transfer.
 class TransferState : public std::enable_shared_from_this<TransferState> {
  public:
   // `settle` gives the memory back: called once, before anybody can learn that the transfer is
@@ -42,17 +42,17 @@ class TransferState : public std::enable_shared_from_this<TransferState> {
   void start();
 
   bool done();
-  // The outcome, whatever it is. Error(timeout) at the deadline.
+  // The outcome, also one that is no success. Error(timeout) at the deadline.
   const Outcome& wait(Deadline deadline);
-  // Throws CommandError unless it succeeded.
+  // Throws CommandError unless the transfer succeeded.
   void result(Deadline deadline);
   void cancel(const Status& reason) noexcept { pending_->cancel(reason); }
   std::int64_t bytes_done() const noexcept { return pending_->bytes_done(); }
   std::int64_t bytes_total() const noexcept { return pending_->bytes_total(); }
   void on_done(std::function<void()> call) { pending_->on_done(std::move(call)); }
 
-  // The end of the transfer counts the semaphore up by one. It gets its name in the system when
-  // that is first asked for; without, nobody else can see it.
+  // The end of the transfer counts the semaphore up by one. The semaphore gets its name in the
+  // system when somebody first asks for the name; before, no other process can see it.
   const std::string& name(Deadline deadline);
   int value();
   // False at the deadline. Throws CommandError if the transfer failed. Once the transfer is over
@@ -89,7 +89,7 @@ class RunningCall {
   void cancel() noexcept;
   // Only before the transfer begins. `why` lives for ever.
   void cancel_waits(const char* why) noexcept;
-  // Why it was ended before its transfer began, or null.
+  // Why the call was ended before its transfer began, or null.
   const char* ended_early() const;
   // (0, 0) before the transfer begins.
   std::pair<std::int64_t, std::int64_t> progress() const;
