@@ -36,7 +36,7 @@ class Catalog {
   std::shared_ptr<const BatchMember> registration(const std::string& batch, const End& end,
                                                   Rank rank) const;
   std::shared_ptr<const BatchMember> registration(const BatchKey& key) const;
-  // All that cover this end.
+  // All registrations that cover this end.
   const BatchMembers& registered(const std::string& batch, const End& end) const;
   // Whether a rank has this very registration, and it has not failed.
   bool has(const std::string& batch, Rank rank, const Sender& sender) const;
@@ -57,22 +57,23 @@ class Catalog {
                                        const TensorListId& list) const;
   // RegistrationIds of a batch that failed.
   RegistrationIds failed(const std::string& batch) const;
-  // Those of them that failed on their own.
+  // Those failed registrations of a batch that failed on their own.
   RegistrationIds refused(const std::string& batch) const;
-  // Those of them that say nothing of this registration: earlier ones of the rank itself, and of
-  // others that did not fit an earlier one of it. The store may tell of them late.
+  // Those failed registrations of a batch that say nothing of this registration: earlier ones of
+  // the rank itself, and those of other ranks that did not fit an earlier one of the rank. The
+  // store may tell of such registrations late.
   RegistrationIds outlived(const std::string& batch, Rank rank, std::uint64_t registration) const;
   std::shared_ptr<const Generation> generation(const GenerationKey& key) const;
   // What the ranks of a batch with versions have last sent or read; 0: nothing yet.
   Versions versions(const std::string& batch) const;
-  // What the shelves of a batch are of, the last generation first. The registrations of those who
-  // fill them, or did: as a catalog of their own.
+  // The generations that the shelves of a batch are of, the last generation first; and the
+  // registrations of the senders who fill those shelves, or did, as a catalog of their own.
   std::vector<std::int64_t> shelved_generations(const std::string& batch) const;
   Catalog shelved(const std::string& batch, std::int64_t generation) const;
   // The whole tensors that a side publishes, by name: of the last generation whose shelves are all
   // there; empty: there is none.
   std::vector<Content> contents(const std::string& batch) const;
-  // As it lies in the store, to compare with.
+  // A generation's record as it lies in the store, to compare with.
   std::optional<std::string> raw_generation(const GenerationKey& key) const;
 
  private:
@@ -82,7 +83,7 @@ class Catalog {
   void put(const ShelfKey& key, const std::shared_ptr<ShelfRecord>& record);
   void remove(const BatchKey& key);
   void count_reference(const BatchMember* before, const BatchMember* after);
-  // With its tensors, if they are known by now.
+  // The member with its tensors, if the list of them is known by now.
   std::shared_ptr<BatchMember> complete(const std::shared_ptr<BatchMember>& member) const;
   template <typename Wanted>
   RegistrationIds registrations(const std::string& batch, Wanted wanted) const;

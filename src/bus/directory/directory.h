@@ -17,8 +17,8 @@ struct Changed {
   std::string key;
   std::optional<std::string> value;
 };
-// The answer to compare_and_set(): whether it swapped, and what the key holds now. Where the store
-// did not answer at first, a key that holds what was desired counts as swapped.
+// The answer to compare_and_set(): whether the store swapped, and what the key holds now. Where the
+// store did not answer at first, a key that holds what was desired counts as swapped.
 struct Swapped {
   std::uint64_t request = 0;
   bool swapped = false;

@@ -17,7 +17,7 @@ void fields(Archive& a, End& end) {
 
 inline constexpr std::size_t most_tensors = 4'000'000;
 inline constexpr std::int64_t most_parts_of_list = 4096;
-// As a value that is written.
+// A list of tensors as a value that is written.
 struct ListOfTensors {
   std::vector<TensorRecord> tensors;
   friend bool operator==(const ListOfTensors&, const ListOfTensors&) = default;

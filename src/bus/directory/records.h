@@ -17,7 +17,7 @@
 
 namespace tensorbus::bus {
 
-// Where they lie: the second part of their full keys.
+// Where records lie in the store: the second part of their full keys.
 inline constexpr const char* component_of_records = "bus";
 
 // One end of a pair: a name that ranks gather under.
@@ -35,8 +35,8 @@ struct AgentRecord {
   friend bool operator==(const AgentRecord&, const AgentRecord&) = default;
 };
 
-// A rank that stands for an end. Leased: it is gone when the agent is, withdrawn when its worker
-// is.
+// A rank that stands for an end. Leased: the record is gone when the agent is, and withdrawn when
+// its worker is gone.
 struct PairMember {
   std::uint64_t incarnation = 0;  // of this agent and this worker
   std::uint64_t attempt = 0;      // new for every init_pair
@@ -65,7 +65,8 @@ struct BatchMember {
   Verify verify = Verify::off;
   std::vector<SideLayout> layouts{};
   std::optional<Versioned> versioned{};  // as it was when it registered
-  // If it failed: whose registrations it did not fit, by their numbers.
+  // If this registration failed: the ranks whose registrations it did not fit, by the numbers of
+  // those.
   std::map<std::uint64_t, Rank> unfit{};
   friend bool operator==(const BatchMember&, const BatchMember&) = default;
 };
@@ -112,7 +113,7 @@ struct AgentKey {
   Rank rank = 0;
   friend auto operator<=>(const AgentKey&, const AgentKey&) = default;
 };
-// An agent that asks whether its rank is free, and is no agent yet; under it an AgentRecord.
+// A process that asks whether its rank is free, and is no agent yet; the key holds an AgentRecord.
 // Leased.
 struct CallerKey {
   std::int64_t id = 0;
@@ -140,8 +141,8 @@ struct ShelfKey {
   BatchKey batch;
   friend auto operator<=>(const ShelfKey&, const ShelfKey&) = default;
 };
-// A part of a list of tensors: bytes that belong to nobody. Leased by one of those whose records
-// refer to it, who see to it that it is there (list_keeper.h).
+// A part of a list of tensors: bytes that belong to nobody. Leased by one of the agents whose
+// records refer to the list; these agents see to it that the list is there (list_keeper.h).
 struct ListKey {
   ListHash hash{};
   std::uint32_t part = 0;

@@ -236,7 +236,7 @@ TEST(Catalog, ARecordThatCannotBeReadIsAsGoodAsAbsent) {
   const GenerationKey generation_key{"b", {"p", "train"}};
   catalog.apply({to_text(generation_key), "nonsense"});
   EXPECT_EQ(catalog.generation(generation_key), nullptr);
-  // It can still be replaced.
+  // A rank can still replace the record.
   EXPECT_EQ(catalog.raw_generation(generation_key), "nonsense");
 }
 

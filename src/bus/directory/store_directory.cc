@@ -124,7 +124,7 @@ class StoreDirectory final : public Directory {
     try {
       if (lease_ != nullptr) lease_->revoke(Deadline::after(options_.one_try));
     } catch (const std::exception&) {
-      // It lapses by itself.
+      // The lease lapses by itself.
     }
   }
 
@@ -163,7 +163,8 @@ class StoreDirectory final : public Directory {
           return true;
         }
         if (stopping()) return false;
-        // Told when it lasts: who ends together with its store has nobody to tell.
+        // The agent is told when the trouble lasts: an agent that ends together with its store has
+        // nobody to tell.
         if (repeated) tell_reachable(store_->server_ended_here() ? ended_here : why);
       }
       pause(options_.between_tries);
@@ -175,12 +176,13 @@ class StoreDirectory final : public Directory {
     if (std::exchange(unreachable_, !status.ok()) == status.ok()) post(Reachable{status});
   }
 
-  // Before every try: a call under a lease that has lapsed fails for ever. True if it was lost.
+  // Before every try: a call under a lease that has lapsed fails for ever. True if the lease was
+  // lost.
   bool look_at_lease() {
     if (lease_ == nullptr || lease_->alive()) return false;
     lease_.reset();
     const Lock lock(mutex_);
-    // They speak of an incarnation that the others take for dead.
+    // The records speak of an incarnation that other agents take for dead.
     std::erase_if(requests_,
                   [](const Request& each) { return std::holds_alternative<Publish>(each); });
     loss_untold_ = true;

@@ -19,12 +19,13 @@ struct StoreDirectoryOptions {
   Duration look_at_lease_every = std::chrono::milliseconds(500);
 };
 
-// Error(unsupported) if the store has no leases or watches. Dropping it removes what it has
-// published, which takes a few tries' time at most; the store stays open.
+// Error(unsupported) if the store has no leases or watches. Dropping the directory removes what it
+// has published, which takes a few tries' time at most; the store stays open.
 std::unique_ptr<Directory> make_store_directory(std::shared_ptr<Store> store,
                                                 StoreDirectoryOptions options);
 
-// What all agents of a namespace share, made by the first: who knows it may read.
+// The secret that all agents of a namespace share, made by the first: whoever knows the secret may
+// read.
 std::string shared_secret(Store& store, const std::string& space, Deadline deadline);
 
 }  // namespace tensorbus::bus

@@ -1,5 +1,5 @@
-// What a registration says of its tensors. Ranks that say the same share it: it is stored once,
-// under keys that are made of its bytes.
+// What a registration says of its tensors. Ranks that say the same share one list: the list is
+// stored once, under keys that are made of its bytes.
 #pragma once
 
 #include <compare>
@@ -44,10 +44,10 @@ class TensorList {
   explicit TensorList(std::vector<TensorRecord> tensors);
 
   const std::vector<TensorRecord>& all() const noexcept { return all_; }
-  // The positions of those of one end, in the order in which both sides count them: by name, or as
-  // they were given.
+  // The positions of the tensors of one end, in the order in which both sides count them: by name,
+  // or as they were given.
   const std::vector<std::size_t>& of_end(std::size_t end) const;
-  // How many ends and layouts a record that refers to it must have.
+  // How many ends and layouts a record that refers to the list must have.
   std::size_t ends() const noexcept { return ends_; }
   std::size_t layouts() const noexcept { return layouts_; }
 
@@ -59,7 +59,8 @@ class TensorList {
 };
 using TensorListPtr = std::shared_ptr<const TensorList>;
 
-// The tensors of a registration: always by their id, and once it is known by their list.
+// The tensors of a registration: always by the id of their list, and once the list is known by the
+// list.
 struct SharedTensors {
   TensorListId id{};
   TensorListPtr list{};
@@ -79,7 +80,8 @@ struct SharedTensors {
   friend bool operator==(const SharedTensors& a, const SharedTensors& b) { return a.id == b.id; }
 };
 
-// As it lies in the store: in so many records that each of them is small enough for every store.
+// A list as it lies in the store: in so many records that each of them is small enough for every
+// store.
 struct WrittenList {
   TensorListId id;
   std::vector<std::string> parts;

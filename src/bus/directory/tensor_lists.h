@@ -15,9 +15,10 @@ namespace tensorbus::bus {
 class TensorLists {
  public:
   void apply(const ListKey& key, const std::optional<std::string>& value);
-  // Null: not all its parts are there. A list that somebody still holds is known without them.
+  // Null: not all parts of the list are there. A list that somebody still holds is known without
+  // its parts.
   TensorListPtr find(const TensorListId& id);
-  // All its parts are in the store, and they are what its key names.
+  // All parts of the list are in the store, and are what the id names.
   bool is_stored(const TensorListId& id);
 
  private:

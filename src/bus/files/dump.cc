@@ -12,7 +12,8 @@
 namespace tensorbus::bus {
 namespace {
 
-// As an agent would find it: a command that lies there shows that it was accepted.
+// The session as an agent would find it: a command that lies in the file shows that it was
+// accepted.
 QueueJournal::Session session_in(const LmdbContent& content, std::string_view key,
                                  std::string_view value) {
   auto session = wire::read<QueueJournal::Session>(value);

@@ -6,7 +6,7 @@
 namespace tensorbus::bus {
 
 // Every entry of a state or command queue as lines of names and values; also while its agent runs.
-// Error(failed) if it is no such file of ours.
+// Error(failed) if the file is no such file of ours.
 std::string dump_agent_file(const std::string& path);
 
 }  // namespace tensorbus::bus

@@ -87,8 +87,8 @@ void take_lock(const os::Fd& file, const std::string& path) {
   }
 }
 
-// Empty, or whole as its own first page says: a file that is shorter than that would be a SIGBUS.
-// True if there is something in it.
+// The file is empty, or whole as its own first page says: a shorter file would be a SIGBUS. True if
+// there is something in the file.
 bool check_whole(int file, const std::string& path) {
   struct stat info {};
   if (::fstat(file, &info) != 0) os::throw_errno(path);
@@ -118,7 +118,7 @@ bool check_whole(int file, const std::string& path) {
     return true;
   }
   if (transactions == 0 && static_cast<std::uint64_t>(info.st_size) <= 2 * meta.page_size) {
-    // Its maker died between two steps of making it.
+    // The agent that made the file died between two steps of that.
     if (::ftruncate(file, 0) != 0) os::throw_errno(path);
     return false;
   }
@@ -183,7 +183,7 @@ class Transaction {
   int error_;
 };
 
-// In order of their keys; `check` throws for an error of LMDB's.
+// Entries in the order of their keys; `check` throws for an error of LMDB's.
 template <typename Check>
 std::vector<std::pair<std::string, std::string>> scan_table(MDB_txn* transaction, MDB_dbi table,
                                                             std::string_view prefix, Check check) {
@@ -371,7 +371,7 @@ void check_lmdb_file(int file, const std::string& path) {
 
 namespace {
 
-// To be read without locks: its agent is silent, or writes little.
+// A file to be read without locks: its agent is silent, or writes little.
 class ReadOnlyFile {
  public:
   explicit ReadOnlyFile(const std::string& path)

@@ -34,11 +34,11 @@ void fields(Archive& a, LmdbHeader& header) {
   a("boot", header.boot);
 }
 
-// Paths like /tmp/agent_rank0_state.lmdb can be guessed, so nothing that lies there is trusted: it
-// must be a regular file of ours with one link, whole, and made by an agent for the same purpose;
-// everything else is an Error(failed) that says what to do, and is left as it is. Committed entries
-// survive the death of the process, not of the machine: a file from before the last boot starts
-// empty. Owned by one thread; keys have any length.
+// Paths like /tmp/agent_rank0_state.lmdb can be guessed, so nothing that lies there is trusted:
+// what an agent takes must be a regular file of ours with one link, whole, and made by an agent for
+// the same purpose; everything else is an Error(failed) that says what to do, and is left as it is.
+// Committed entries survive the death of the process, not of the machine: a file from before the
+// last boot starts empty. Owned by one thread; keys have any length.
 class LmdbFile {
  public:
   static constexpr std::size_t usual_bytes = 256 * 1024 * 1024;
@@ -58,7 +58,7 @@ class LmdbFile {
     std::optional<std::string> value;
   };
   void write(const std::vector<Change>& changes);
-  // The same, also in a full file: erases more than it writes.
+  // The same, also in a full file: the changes erase more than they write.
   void make_room(const std::vector<Change>& changes);
   std::optional<std::string> get(const std::string& key);
   // Entries whose keys start with `prefix`, in order of their keys.
@@ -90,8 +90,8 @@ class LmdbFile {
 // Error(failed).
 void check_lmdb_file(int file, const std::string& path);
 
-// For messages about an agent that does not answer: one entry of its file, without locks and
-// whatever is wrong with it (then nothing).
+// For messages about an agent that does not answer: one entry of the agent's file, without locks
+// and whatever is wrong with the file (then nothing).
 std::optional<std::string> look_into_lmdb_file(const std::string& path, const std::string& kind,
                                                const std::string& key) noexcept;
 
@@ -99,8 +99,8 @@ std::optional<std::string> look_into_lmdb_file(const std::string& path, const st
 std::optional<std::string> last_key_in_lmdb_file(const std::string& path, const std::string& kind,
                                                  const std::string& prefix) noexcept;
 
-// All of a file that an agent may be writing to: as it was at some moment, unless it writes a lot
-// meanwhile. Throws Error(failed).
+// All of a file that an agent may be writing to: as the file was at some moment, unless the agent
+// writes a lot meanwhile. Throws Error(failed).
 struct LmdbContent {
   LmdbHeader header;
   std::vector<std::pair<std::string, std::string>> entries;  // in order of their keys

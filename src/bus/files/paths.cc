@@ -19,7 +19,7 @@ constexpr const char* variable = "TENSORBUS_STATE_DIR";
   throw Error(Code::invalid_argument, fmt::format("{}={}: {}", variable, folder, why));
 }
 
-// As it is at its own name: others could change where a link leads.
+// The folder as it is at its own name: others could change where a symbolic link leads.
 void check_private(const std::string& folder) {
   struct stat found {};
   if (::lstat(folder.c_str(), &found) != 0)

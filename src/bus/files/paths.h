@@ -7,8 +7,8 @@
 
 namespace tensorbus::bus {
 
-// TENSORBUS_STATE_DIR, else /tmp. The former is made if it is not there (mode 0700); Error if it is
-// not a folder that only this user can enter.
+// TENSORBUS_STATE_DIR, else /tmp. The former folder is made if it is not there (mode 0700); Error
+// if that path is not a folder that only this user can enter.
 std::string agent_folder();
 
 // The paths that clients of this rank look at if they are told none.

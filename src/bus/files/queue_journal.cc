@@ -216,7 +216,8 @@ std::optional<CommandId> command_of_key(std::string_view key) noexcept {
   return CommandId{*session, *sequence};
 }
 
-// The command first: the agent that comes next takes it away and writes the record.
+// Looks at the command first: the agent that comes next takes the command away and writes the
+// session's record.
 std::optional<std::uint64_t> last_accepted(const std::string& path, std::uint64_t session) noexcept
     try {
   const auto command = last_key_in_lmdb_file(path, QueueJournal::kind, commands_key(session));

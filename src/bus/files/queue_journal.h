@@ -33,12 +33,13 @@ class QueueJournal {
 
   const std::map<std::uint64_t, Session>& sessions() const noexcept { return sessions_; }
   void add_session(std::uint64_t session, const Session& value);
-  // With its commands; removes its semaphores from the system. Journaled like finish().
+  // Removes a session with its commands, and its semaphores from the system. Journaled like
+  // finish().
   void remove_session(std::uint64_t session);
 
-  // Journaled when it returns, with the ends that cost nothing more.
+  // The command is journaled when accept() returns, with the ends of others that cost nothing more.
   void accept(CommandId id, const Command& command, std::string_view bytes);
-  // Journaled by flush() that works, or before.
+  // The end is journaled by a flush() that works, or before.
   void finish(CommandId id);
   void flush();
   bool flushed() const noexcept { return unwritten_.empty() && over_.empty(); }
@@ -74,7 +75,7 @@ class QueueJournal {
   std::map<std::string, std::uint64_t> semaphores_;  // name -> session
 };
 
-// Whose command a key of the file names; nothing if it names none.
+// The command that a key of the file names; nothing if the key names none.
 std::optional<CommandId> command_of_key(std::string_view key) noexcept;
 
 // For a client whose agent has ended: the last command of this session that it had accepted.

@@ -1,5 +1,5 @@
-// That a command is accepted once, whenever its agent dies: after each write of the journal, and in
-// the middle of them.
+// A command is accepted once, whenever its agent dies: after each write of the journal, and in the
+// middle of one.
 #include "bus/files/queue_journal.h"
 
 #include <gtest/gtest.h>

@@ -40,7 +40,7 @@ void Embedded::serve() noexcept {
     run(*agent_, stop_);
   } catch (...) {
     channel_->fail(current_exception_status());
-    // Others shall see that it is gone, and nobody reads or writes memory any more.
+    // Other ranks shall see that the agent is gone, and nobody reads or writes memory any more.
     agent_.reset();
     station_.reset();
     directory_.reset();

@@ -26,7 +26,7 @@ struct EmbeddedOptions {
   // Unique among the agents of the namespace. Nothing: one that is free.
   std::optional<Rank> rank{};
   std::string space = "default";
-  // Whose memory other processes map; null: one of its own.
+  // The pool whose memory other processes map; null: the agent has one of its own.
   std::shared_ptr<fabric::Pool> pool;
   std::string bind;           // the address on which other hosts reach it; empty: this host only
   fabric::PortRange ports{};  // that it listens on there

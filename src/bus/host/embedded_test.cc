@@ -157,7 +157,7 @@ TEST(Embedded, ARankHasOneAgent) {
   options.rank = 4;
   auto first = std::make_unique<Embedded>(shared, options, soon());
   const auto second = [&] { Embedded(shared, options, soon()); };
-  // Its record is published by its thread.
+  // The thread of the first agent publishes the agent's record.
   const std::string key = KeyScope("default", "bus").full("agent/4");
   shared->wait({key, false, 1, std::nullopt, {}}, soon());
   EXPECT_THROW(second(), Error);

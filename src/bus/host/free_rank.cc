@@ -12,7 +12,7 @@ namespace tensorbus::bus {
 Rank free_rank(Store& store, const std::string& space, Deadline deadline) {
   const KeyScope scope(space, component_of_records);
   while (true) {
-    // A counter and no search: two that come at once get two numbers.
+    // A counter and no search: two agents that come at once get two numbers.
     const Rank rank = first_free_rank - 1 + store.add(scope.full("ranks"), 1, deadline);
     if (!store.exists(scope.full(to_text(AgentKey{rank})), deadline)) return rank;
   }

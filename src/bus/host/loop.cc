@@ -19,7 +19,7 @@ bool signalled(const os::EventFd& stop) {
   return os::sleep_ready({&descriptor, 1}, Deadline(TimePoint{}));
 }
 
-// True if it is to stop.
+// True if the agent is to stop.
 bool sleep(Agent& agent, const os::EventFd& stop) {
   std::array<pollfd, 4> descriptors{};
   std::size_t at = 0;

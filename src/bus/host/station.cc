@@ -14,13 +14,13 @@ namespace {
 
 // A living agent answers in milliseconds; a stopped one counts as gone.
 constexpr Duration patience = std::chrono::seconds(1);
-// On another host it may not have heard of us when our first packet comes; TCP sends the next after
-// a second.
+// An agent on another host may not have heard of the caller when the first packet comes; TCP sends
+// the next after a second.
 constexpr Duration patience_with_others = std::chrono::milliseconds(2500);
 constexpr Duration caller_lives = std::chrono::seconds(10);
 
-// An agent on another host lets those connect who are in the directory: so we are, while we ask.
-// And it answers by a connection of its own.
+// An agent on another host lets those connect who are in the directory: so the caller is there
+// while it asks. And that agent answers by a connection of its own, so the caller admits it.
 class Caller {
  public:
   Caller(Store& store, const std::string& space, fabric::Fabric& fabric,
@@ -39,7 +39,7 @@ class Caller {
       fabric_.admit(name, std::nullopt);
       lease_->revoke(deadline_);
     } catch (const Error&) {
-      // It lapses.
+      // The lease lapses by itself.
     }
   }
 
@@ -71,7 +71,7 @@ bool answers(fabric::Fabric& fabric, const fabric::Address& address, const std::
   }
 }
 
-// `fabric` is polled meanwhile: no agent has it yet.
+// `fabric` is polled meanwhile: no agent has the fabric yet.
 void check_rank_is_free(Store& store, const AgentPlace& place, fabric::Fabric& fabric,
                         Deadline deadline) {
   const std::string key = KeyScope(place.space, "bus").full(to_text(AgentKey{place.rank}));

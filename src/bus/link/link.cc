@@ -146,7 +146,7 @@ template <typename Work>
 auto Link::in_turn(LinkCall& call, Deadline deadline, Work work) {
   take_turn(call, deadline);
   const os::Interruptible interruptible(call.running.waits());
-  // A stage without a registration is of no use: its memory goes back.
+  // A stage without a registration is of no use: the memory of the stage goes back.
   struct Tidying {
     LinkName& name;
     ~Tidying() {

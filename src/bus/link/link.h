@@ -77,7 +77,7 @@ struct LinkName {
   std::optional<LastSend> last_send GUARDED_BY(mutex);
 };
 
-// One call: its place in the queue, and what other threads may do to it and see of it.
+// One call: its place in the queue, and what other threads may do to the call and see of it.
 class LinkCall {
  public:
   LinkCall(LinkKey called, std::shared_ptr<LinkName> under);
@@ -112,7 +112,7 @@ class LinkCall {
 // Thread safe.
 class Link {
  public:
-  // `client` throws when it cannot be used any more; `pool` is where stages lie.
+  // `client` throws when the client cannot be used any more; `pool` is where stages lie.
   Link(std::function<Client&()> client, std::shared_ptr<fabric::Pool> pool, LinkSides sides,
        Verify verify);
   // Closes what is registered without waiting for anything.

@@ -37,7 +37,7 @@ class Stage {
   // Whether readers could want some of what is staged in a narrower type.
   bool can_be_narrowed(std::span<const TensorView> tensors) const;
   // Whether the places are of these types. A narrow place is of no use to a tensor that lies in the
-  // pool by now: that one is read where it is.
+  // pool by now: that tensor is read where it is.
   bool has(std::span<const TensorView> tensors, std::span<const Dtype> types,
            const fabric::Pool& pool) const;
 

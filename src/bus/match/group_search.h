@@ -11,9 +11,9 @@ namespace tensorbus::bus {
 
 class GroupSearch {
  public:
-  // As find_group() in short. Looks again only if something has changed at an end that it came to,
-  // or another failure is known. The group that was found before stays if its records are the same:
-  // what was made from it is not made again.
+  // As find_group() in short. Looks again only if something has changed at an end that the last
+  // search came to, or another failure is known. The group that was found before stays if its
+  // records are the same: what was made from that group is not made again.
   const GroupFinding& find(const Catalog& catalog, const std::string& batch,
                            const std::vector<End>& ends, const KnownFailures& known);
 

@@ -77,7 +77,7 @@ class ItemFinder {
   ItemFinder(const BatchMember& member, const End& end)
       : member_(member), items_(items_of(member, end)), next_(items_.begin()) {}
 
-  // Appends those of a tensor, `count` of them; tensors come in the order of names.
+  // Appends the items of a tensor, `count` of them; tensors come in the order of names.
   void append(const std::string& name, std::size_t count,
               std::vector<std::optional<std::size_t>>& order) {
     for (std::size_t at = 0; at < count; ++at) {

@@ -1,5 +1,5 @@
-// The registrations of a batch, matched: who sends it together, what its tensors are, and who reads
-// what from whom. Pure: from records to plans, the same at every rank.
+// The registrations of a batch, matched: who sends the batch together, what its tensors are, and
+// who reads what from whom. Pure: from records to plans, the same at every rank.
 #pragma once
 
 #include <cstdint>
@@ -18,14 +18,14 @@
 namespace tensorbus::bus {
 
 // Ranks that send a batch in step: those whose ends are linked, because one rank has registered
-// tensors of both. Named by its smallest end.
+// tensors of both. A group is named by its smallest end.
 struct Group {
   End name;
   std::map<End, Side> sides;
   Registrations members;
 
-  // What the ranks of one of its sides say of their tensors; made when it is first asked for, since
-  // it takes ranks x tensors. Throws as tensors_of().
+  // What the ranks of one side of the group say of their tensors; made when somebody first asks,
+  // since making takes ranks x tensors. Throws as tensors_of().
   const SideTensors& tensors(const Side& side) const;
   // The same registrations of the same ranks.
   bool is(const Group& other) const { return members == other.members && sides == other.sides; }
@@ -45,8 +45,8 @@ enum class Search : std::uint8_t {
   whole,
   in_short,  // ends where there are fewer registrations than ranks: it does not take all ranks
 };
-// `known`: registrations whose failure we know of: their ranks have to try again. Throws
-// Error(invalid_argument) when ranks disagree or one of them failed.
+// `known`: registrations whose failure this rank knows of; the ranks of those have to try again.
+// Throws Error(invalid_argument) when ranks disagree or one of them failed.
 GroupFinding find_group(const Catalog& catalog, const std::string& batch,
                         const std::vector<End>& ends, const KnownFailures& known = {},
                         Search search = Search::whole);

@@ -47,7 +47,7 @@ void check_agreement(const End& end, Rank first_rank, const PairMember& first, R
   }
 }
 
-// Those of a side that have not failed, by rank.
+// The members of a side that have not failed, by rank.
 using Living = std::vector<std::pair<Rank, const PairMember*>>;
 
 // By position if ranks say where they stand, else by rank.
@@ -86,8 +86,8 @@ Living living(const Catalog& catalog, const End& end, const KnownFailures* known
   return members;
 }
 
-// Who waits for this side, if the one that this side waits for is not there: one of the two names
-// may be mistyped. Empty: nobody does.
+// The sides that wait for this side, if the one that this side waits for is not there: one of the
+// two names may be mistyped. Empty: no side does.
 std::string who_waits_instead(const Catalog& catalog, const InitPair& pair) {
   std::vector<std::string> sides;
   for (const auto& [end, members] : catalog.pairs()) {

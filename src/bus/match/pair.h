@@ -33,18 +33,19 @@ class FailedElsewhere : public Error {
   using Error::Error;
 };
 
-// Attempts that had failed before ours began: their ranks have to try again.
+// Attempts that had failed before this rank's began: the ranks of those have to try again.
 using KnownFailures = std::set<std::pair<Rank, std::uint64_t>>;
 
 struct SideFinding {
   std::optional<Side> side;
   std::string missing;  // if there is none yet
 };
-// Throws Error(invalid_argument) when its ranks disagree, or one of them failed and that is not
-// known yet, naming them. Null: whoever failed is simply not there.
+// Throws Error(invalid_argument) that names the ranks of the side when they disagree, or one of
+// them failed and `known` does not have the failure. Null: a rank that failed is simply not there.
 SideFinding find_side(const Catalog& catalog, const End& end, const KnownFailures* known);
 
-// Row-major; nothing if it is outside of the mesh.
+// The position of a coordinate in row-major order; nothing if the coordinate is outside of the
+// mesh.
 std::optional<std::size_t> position_in(const Shape& mesh, const Shape& coordinate);
 
 // Error(invalid_argument) if these two cannot exchange anything.

@@ -1,5 +1,5 @@
-// What one sender serves to a group of readers: made once for all of them, since it takes readers x
-// tensors.
+// What one sender serves to a group of readers: made once for all readers, since making takes
+// readers x tensors.
 #pragma once
 
 #include <cstdint>
@@ -19,12 +19,12 @@ class Serving {
   bool is_between(const GroupPtr& sources, const GroupPtr& targets) const noexcept {
     return sources == sources_ && targets == targets_;
   }
-  // Equal to that of the reader's own passage if both see the same records.
+  // Equal to the fingerprint of the reader's own passage if reader and sender see the same records.
   std::uint64_t fingerprint(Rank reader) { return alike(reader).fingerprint; }
-  // In the order in which the reader counts them; cut into default chunks. Maybe none.
+  // The streams in the order in which the reader counts them, cut into default chunks. Maybe none.
   const std::vector<plan::Stream>& to(Rank reader);
-  // Who subscribes to this source: whoever reads from it, and if the batch has versions all of them
-  // to the first.
+  // The readers that subscribe to this source: those that read from it; if the batch has versions,
+  // all readers subscribe to the first source.
   std::vector<Rank> readers(bool versioned);
 
  private:

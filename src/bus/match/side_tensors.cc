@@ -163,8 +163,8 @@ Layout layout_without_own(const Registrations& members, const Side& side, const 
   return Layout(Mesh({static_cast<std::int64_t>(with.size())}, with), {Replicate{}});
 }
 
-// How tensors lie that have no boxes. Those of which all ranks say the same but for the name are
-// looked at once: that takes all ranks.
+// How tensors lie that have no boxes. Tensors of which all ranks say the same but for the name are
+// looked at once, since a look takes all ranks.
 class Layouts {
  public:
   Layouts(const Registrations& members, const Side& side) : members_(members), side_(side) {}

@@ -42,10 +42,10 @@ struct SideTensors {
   }
 };
 
-// A tensor has the side's layout, and then every rank of the side has a part of it; or one of its
-// own, and then every rank of that has; or boxes, or is whole, at the ranks that have it. In a
-// batch with versions that is so without a layout of its own, too. Throws Error(invalid_argument)
-// that lists whatever the ranks disagree about.
+// A tensor has the side's layout, and then every rank of the side has a part of it; or a layout of
+// its own, and then every rank of that layout has a part; or boxes, or is whole, at the ranks that
+// have it. In a batch with versions a tensor without a layout of its own is of the last kind, too.
+// Throws Error(invalid_argument) that lists whatever the ranks disagree about.
 SideTensors tensors_of(const Registrations& members, const Side& side);
 
 }  // namespace tensorbus::bus

@@ -16,7 +16,7 @@ class Course {
 
   // `senders`: as the record of their generation has them. Plans are made anew if a group is.
   void set(const GroupPtr& senders, const GroupPtr& own);
-  // Null before that.
+  // Null before set().
   const GroupPtr& senders() const noexcept { return senders_; }
   std::uint64_t fingerprint() const noexcept { return passage_->fingerprint; }
   // This rank's tensors as the plans count them; none before set().

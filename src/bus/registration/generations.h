@@ -1,5 +1,5 @@
 // The store's records of generations, as one registration reads and writes them. All ranks write by
-// compare-and-set: the quickest one counts.
+// compare-and-set: the quickest rank counts.
 #pragma once
 
 #include <cstdint>
@@ -32,7 +32,7 @@ class Generations {
   // This rank has closed: the others go on up to the last round that its sends were answered for.
   // Back soon: the worker registers the batch again.
   void begin_leaving(bool back_soon);
-  // Tells the others; true once they know. `version` is the one of that last round.
+  // Tells the other ranks; true once they know. `version` is that of the last round.
   bool tell_leaving(const Group& senders, std::int64_t version);
   // For the store to take the news. Without the news the others take this rank for lost.
   TimePoint leaves_by() const noexcept { return leaves_by_; }

@@ -76,8 +76,8 @@ void Matching::look(bool registering) {
   if (now != matched_) match(std::move(now), registering);
 }
 
-// Who publishes to a shelf faces nobody; its readers find what all senders have a version of, also
-// when those have left or register again.
+// A sender that publishes to a shelf faces nobody; the readers of the shelf find what all senders
+// have a version of, also when the senders have left or register again.
 GroupFinding Matching::find_remote() {
   const Catalog& catalog = self_.context.catalog;
   const std::string& batch = self_.key.batch;
@@ -149,7 +149,8 @@ void Matching::note_own_end(const GroupFinding& own) {
   if (place_in(last.get(), self_.key.rank, self_.record) != nullptr) own_end_ = *last;
 }
 
-// Senders whose tensors change do so one after the other: between them they fit nobody.
+// Senders change their tensors one after the other: while some have and some have not, they fit
+// nobody.
 void Matching::drop_if_mixed(GroupFinding& finding, Direction direction) const {
   if (!finding.group || !self_.one_way(direction)) return;
   const auto last = self_.context.catalog.generation({self_.key.batch, finding.group->name});
@@ -191,7 +192,8 @@ void Matching::match(std::vector<std::pair<Rank, std::uint64_t>> now, bool regis
   try {
     check_tensors(*own_, *remote_);
   } catch (const Error& error) {
-    // What a receiver asks for in vain is the receiver's mistake: it is told, and may try again.
+    // What a receiver asks for in vain is the receiver's mistake: the receiver is told, and may try
+    // again.
     const bool sends = self_.one_way(Direction::send) && agrees(*own_);
     if (!registering || (!sends && !waits_for_others_to_change())) throw;
     self_.missing = fmt::format(
@@ -213,7 +215,8 @@ void Matching::match(std::vector<std::pair<Rank, std::uint64_t>> now, bool regis
   matched_ = std::move(now);
 }
 
-// Those that did not fit, which ends no send; but not those of ranks that cannot take part at all.
+// Passes over receivers that did not fit, which ends no send; but not over ranks that cannot take
+// part at all.
 void Matching::pass_over_failed_receivers() {
   why_unfit_.clear();
   if (!self_.context.catalog.has_failed(self_.key.batch)) return;
@@ -242,8 +245,8 @@ KnownFailures Matching::others() const {
 }
 
 // A rank that had a version before has changed its tensors: so will the others, in their own time.
-// The same holds if this rank tried with other tensors before and the others are those that did not
-// fit.
+// The same holds if this rank tried with other tensors before and the registrations of the others
+// are those that did not fit.
 bool Matching::waits_for_others_to_change() const {
   const bool had_version = self_.versioned() && self_.record.versioned->last != 0;
   if (self_.one_way(Direction::recv)) return had_version;  // a send is not ended by its receivers

@@ -31,7 +31,7 @@ class Matching {
   // Of a shelf: the generation that its readers find, and where they find its senders.
   std::int64_t shelved_generation() const noexcept { return shelved_generation_; }
   const Catalog& shelves() const noexcept { return shelves_; }
-  // They are there now.
+  // The shelves are there now.
   bool finds_shelves() const noexcept { return finds_shelves_; }
 
   // The generation that has ended with this registration, while others have registered anew.

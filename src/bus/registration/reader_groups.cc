@@ -46,8 +46,8 @@ GroupPtr ReaderGroups::group_of(const Catalog& catalog, const BatchKey& key,
     if (found != expected) here.last = found;
     return found;
   }
-  // Other readers of its side may have done their part and left; this reader made its plan when
-  // they were there.
+  // Other readers of the same side may have done their part and left; this reader made its plan
+  // when the others were there.
   for (const GroupPtr& group : {expected, here.last}) {
     if (group == nullptr) continue;
     const auto then = group->members.find(key.rank);

@@ -18,8 +18,8 @@ class ReaderGroups {
   explicit ReaderGroups(Rank rank) : rank_(rank) {}
 
   // What a subscription gets from this rank, which is one of `sources`. Nothing: the records that
-  // the reader made its plan from are not all here yet. Throws Error if it gets nothing at all.
-  // `expected`: its group as it is known beforehand, or null.
+  // the reader made its plan from are not all here yet. Throws Error if the subscription gets
+  // nothing at all. `expected`: the reader's group as this rank knows it beforehand, or null.
   struct Served {
     std::shared_ptr<const BatchMember> reader;
     std::vector<plan::Stream> streams;  // cut as the reader wants them
@@ -31,7 +31,8 @@ class ReaderGroups {
   Serving& serving(const GroupPtr& sources, const GroupPtr& targets);
 
  private:
-  // The group that a reader was in when it made its plan; null if this rank has not seen it.
+  // The group that a reader was in when it made its plan; null if this rank has not seen that
+  // group.
   GroupPtr group_of(const Catalog& catalog, const BatchKey& key, const BatchMember& reader,
                     const KnownFailures& known, const GroupPtr& expected);
 

@@ -14,12 +14,13 @@
 
 namespace tensorbus::bus {
 
-// A recipient says by is_for() whether it knows the subscription that a message is of. Nothing else
-// hangs on what is remembered: it is asked again every time.
+// A recipient says by is_for() whether it knows the subscription that a message is of. A route that
+// is remembered is only a guess: its recipient is asked again every time.
 template <typename Recipient>
 class Routes {
  public:
-  // `recipient` makes one of an element of `all`. Null: nobody knows it.
+  // `recipient` makes a recipient of an element of `all`. Null: no recipient knows the
+  // subscription.
   template <typename All, typename Projection = std::identity>
   Recipient* find(const PeerConnectionPtr& connection, const AgentMessage& message, All& all,
                   Projection recipient = {}) {

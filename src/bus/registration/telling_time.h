@@ -7,8 +7,8 @@ namespace tensorbus::bus {
 
 class TellingTime {
  public:
-  // Whether the worker is to be told now. For people who look at it: a transfer that is over sooner
-  // says so at its end.
+  // Whether the worker is to be told now. Progress is for people who look: a transfer that is over
+  // sooner says so at its end.
   bool has_come(TimePoint now) noexcept {
     constexpr Duration progress_every = std::chrono::milliseconds(20);
     if (now < next_) return false;
