@@ -42,8 +42,8 @@ class Operations {
   std::map<fabric::OpId, Handler> handlers_;
 };
 
-// Whether a message was for whoever was asked. One that cannot be answered yet is kept by the
-// agent.
+// Whether a message was for the object that was asked. The agent keeps a message that cannot be
+// answered yet.
 enum class Taken : std::uint8_t { no, later, done };
 
 struct Context {
@@ -64,7 +64,7 @@ struct Context {
   void at(Step step) const {
     if (reached) reached(step);
   }
-  // Ends a command; ok: it did what was asked.
+  // Ends a command; ok: the agent did what was asked.
   void answer(CommandId id, Status status = {}) const {
     Outcome outcome;
     outcome.status = std::move(status);

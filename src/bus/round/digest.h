@@ -1,5 +1,5 @@
-// Checksums of what a reader gets from one source, tensor by tensor: the source makes them from
-// its memory before it offers a round, the reader from its own after it has read.
+// Checksums of what a reader gets from one source, tensor by tensor: the source makes checksums of
+// its memory before it offers a round, the reader of its own memory after it has read.
 #pragma once
 
 #include <cstddef>
@@ -39,14 +39,15 @@ class Digest {
   bool serves(const plan::Stream& stream, Verify verify) const;
 
   void begin(std::int64_t round);
-  // Works until it is done, or `budget` bytes are used up; whether it is done. Error as Lender's.
+  // Works until the digest is done, or `budget` bytes are used up; true: it is done. Error as
+  // Lender's.
   bool work(std::int64_t& budget);
-  // One for each part of the stream, once it is done.
+  // One sum for each part of the stream, once the digest is done.
   const std::vector<std::uint64_t>& sums() const noexcept { return sums_; }
   std::int64_t round() const noexcept { return round_; }
 
  private:
-  // About one chunk or, after the last, what is left to finish.
+  // Looks at about one chunk or, after the last chunk, does what is left to finish.
   void step();
   void add(std::size_t index);
   void finish_part();

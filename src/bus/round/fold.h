@@ -16,7 +16,7 @@
 namespace tensorbus::bus {
 
 // What one member of a reduction gives, as it is: packed as the reduction's stream, and meant for
-// tensors of its own type that are just large enough.
+// tensors of the member's own type that are just large enough.
 plan::Stream member_stream(const plan::Stream& reduction, Rank member);
 
 // The fold of a group: keeps what its members gave. The targets are borrowed, shapes too. Works
@@ -33,7 +33,7 @@ class GroupFold {
   std::span<const TensorView> scratch(std::size_t member) const { return members_[member].tensors; }
 
   void begin() noexcept { next_chunk_ = 0; }
-  // Reduces until it is done, or `budget` bytes are used up; whether it is done. Error as Lender's.
+  // Reduces until all is reduced, or `budget` bytes are used up; true: all is. Error as Lender's.
   bool work(std::int64_t& budget);
 
  private:

@@ -114,7 +114,7 @@ void Herald::on_message(const PeerConnectionPtr& connection, const AgentMessage&
                    }
                  },
                  [](const OneOf<Follow, KnownVersions> auto&) {},  // the batch sees to them
-                 // Nothing that passes between senders.
+                 // These messages do not pass between senders.
                  [](const ToSource auto&) {},
                  [](const ToReader auto&) {},
                  [](const ToPuller auto&) {},

@@ -1,5 +1,5 @@
 // Of a batch with versions: its first sender has every reader as a subscriber, and tells the other
-// senders when a round may begin and how it ended, so that a send means the same at all of them. Of
+// senders when a round may begin and how it ended, so that a send means the same at all senders. Of
 // a shelf: which version all senders have completed.
 #pragma once
 
@@ -16,7 +16,7 @@ namespace tensorbus::bus {
 
 class Herald {
  public:
-  // `address`: of the first sender; none: this rank is it. `senders`: all of them; only for
+  // `address`: of the first sender; none: this rank is the first. `senders`: all senders; only for
   // shelves.
   Herald(Context& context, Follow wish, std::int64_t generation, Rank first,
          std::optional<fabric::Address> address, std::set<Rank> senders = {});
@@ -41,13 +41,14 @@ class Herald {
   void on_lost(const PeerConnectionPtr& connection);
   bool has_begun(std::int64_t round) const noexcept;
   // How a round ended for all readers; nothing while that is not known. Of a round that a later
-  // round has followed only the fact that it ended.
+  // round has followed only the fact that it ended is known.
   std::optional<std::map<Rank, ReaderOutcome>> ending(std::int64_t round) const;
   // This sender has these versions on its shelf.
   void note_complete(std::vector<std::int64_t> versions);
   // The newest version that all senders are known to have had; 0: none.
   std::int64_t common() const noexcept { return common_.version; }
-  // Those above it that will never be: another sender is past them without having had them.
+  // The versions above common() that not all senders will ever have: another sender is past these
+  // versions without having had them.
   const std::vector<std::int64_t>& doomed() const noexcept { return common_.doomed; }
   // Who lacks the newest version of this sender, as far as that is known.
   std::vector<Rank> lacking(std::int64_t version) const;

@@ -18,7 +18,7 @@
 
 namespace tensorbus::bus {
 
-// Of one joining. Its streams are numbered serial + 1, serial + 2, ...
+// The streams of one joining are numbered serial + 1, serial + 2, ...
 inline constexpr std::size_t most_streams = 0xFFFE;
 constexpr std::uint64_t stream_number(std::uint64_t serial, std::int64_t position) {
   return serial + static_cast<std::uint64_t>(position) + 1;
@@ -36,7 +36,7 @@ struct Subscribe {
   Rank reader = 0;
   std::string side;  // the reader's registration
   std::uint64_t registration = 0;
-  // Of the plan it made from the records; the source's must be equal.
+  // The fingerprint of the plan that the reader made from the records; the source's must be equal.
   std::uint64_t fingerprint = 0;
   // Which of the reader's streams those from this source are, in their order.
   std::vector<std::int64_t> streams;
@@ -170,8 +170,9 @@ void fields(Archive& a, Over& m) {
   a.message("why", m.why, longest_reason_told);
 }
 
-// From a sender to the first one of its side, and what that answers: that it is in sight of all the
-// readers it wanted and the round may begin, and how a round ended for every reader.
+// From a sender to the first sender of its side, and what the first sender answers: that it sees
+// all the readers that the round wants and the round may begin, and how a round ended for every
+// reader.
 struct Follow {
   std::string batch;
   End group;
@@ -266,9 +267,9 @@ template <typename Archive>
 void fields(Archive& a, Finished& m) {
   a.natural("version", m.version);
 }
-// From reader to source: what it would like to find there for a while, in place of what it said
-// before. With `newest` also the newest version that there is and all that come: which one that is
-// the source answers.
+// From reader to source: what the reader would like to find there for a while, in place of what it
+// said before. With `newest` also the newest version that there is and all that come; the source
+// answers which version is the newest.
 struct Hold {
   std::vector<std::int64_t> versions;
   bool newest = false;
@@ -289,9 +290,9 @@ void fields(Archive& a, Held& m) {
   a.natural("version", m.version);
   a.natural("common", m.common);
 }
-// From a sender to the first one of its side: what it has; and what that answers: the newest
-// version that all senders have had, who lacks the newest of this one, and which later versions
-// will never be everywhere.
+// From a sender to the first sender of its side: the versions that it has; and what the first
+// sender answers: the newest version that all senders have had, the senders that lack the newest
+// version of this sender, and the later versions that will never be everywhere.
 struct Completed {
   std::vector<std::int64_t> versions;
   friend bool operator==(const Completed&, const Completed&) = default;
@@ -314,8 +315,9 @@ void fields(Archive& a, Common& m) {
   a.list("doomed", m.doomed, most_slots);
 }
 
-// From a rank that pulls together with its side to the side's lowest rank: what it could have now,
-// of the shelves of the message's generation (0: it follows none). The serial is that of the pull.
+// From a rank that pulls together with its side to the side's lowest rank: what the rank could have
+// now, of the shelves of the message's generation (0: the rank follows none). The serial is that of
+// the pull.
 struct Propose {
   std::uint64_t to = 0;  // the registration of the lowest rank
   Rank rank = 0;         // who proposes, and its registration
@@ -343,7 +345,7 @@ void fields(Archive& a, Propose& m) {
   a.natural("pinned", m.pinned);
 }
 // What the lowest rank answers: read this version, or none; keep this one at the sources; or, to
-// pin, the newest that each source has and all later ones. It replaces all earlier choices.
+// pin, the newest that each source has and all later ones. A choice replaces all earlier choices.
 struct Choose {
   std::int64_t number = 0;
   std::int64_t version = 0;
@@ -358,7 +360,7 @@ void fields(Archive& a, Choose& m) {
   a.natural("keep", m.keep);
   a("pin", m.pin);
 }
-// Of a rank, to the lowest: it has read what was chosen, or cannot.
+// From a rank to the lowest rank: the former has read what was chosen, or cannot.
 struct Vote {
   std::int64_t number = 0;
   bool read = false;
@@ -380,7 +382,7 @@ void fields(Archive& a, Decide& m) {
   a.natural("number", m.number);
   a.natural("version", m.version);
 }
-// The pull is over without a version: at one rank, or as the lowest says at all.
+// The pull is over without a version: at one rank or, if the lowest rank says so, at all.
 struct GiveUp {
   Status status;
   Absence absence = Absence::none;
@@ -406,7 +408,8 @@ void fields(Archive& a, Waits& m) {
   a.list("reads", m.reads, most_named);
 }
 // From a reader, or another sender, to the first sender, which has every reader as a subscriber;
-// and what that answers: which version each rank has sent or read. Asked when a worker asks.
+// and what the first sender answers: which version each rank has sent or read. Agents ask when a
+// worker asks.
 struct AskVersions {
   friend bool operator==(const AskVersions&, const AskVersions&) = default;
 };

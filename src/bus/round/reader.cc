@@ -184,7 +184,7 @@ void Reader::hear(Rank rank, SourceEnd& source, const MessageBody& body) {
                  [&](const Offer& offer) { on_offer(rank, source, offer); },
                  [&](const Sums& sums) { on_sums(source, sums); },
                  [&](const Over& over) { on_over(rank, over); },
-                 // Nothing that a reader is told.
+                 // These messages are not for a reader.
                  [](const ToSource auto&) {},
                  [](const ToPuller auto&) {},
                  [](const AmongSenders auto&) {},
@@ -260,8 +260,8 @@ void Reader::attach(Rank rank, SourceEnd& source, std::uint64_t region) {
 void Reader::on_attached(Rank rank, const fabric::Completion& done) {
   SourceEnd& source = sources_.at(rank);
   const bool told_more = std::ranges::any_of(source.held, tells_of_region);
-  // A source that has restaged twice has let the region between go. What it says of the next one
-  // may be still on its way: another way than this answer.
+  // A source that has restaged twice has let the region between go. What the source says of the
+  // next region may be still on its way, which is another way than that of this answer.
   source.let_go = done.status.code == Code::withdrawn && started() && !told_more;
   if (source.let_go) return;
   if (!done.status.ok() && !told_more) {

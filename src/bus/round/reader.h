@@ -37,7 +37,8 @@ struct JoinPlan {
   Subscribe wish(Rank reader, Rank source) const;
 };
 
-// Of the subscriptions that are made in one joining: the numbers of its streams begin with it.
+// The serial of the subscriptions that are made in one joining: the numbers of their streams begin
+// with it.
 std::uint64_t draw_serial(const Context& context);
 
 // Why joining failed, and when to try again: later after every failure.
@@ -109,7 +110,7 @@ class Reader : public std::enable_shared_from_this<Reader> {
   // The version that each source gives to the round that all sources offer; nothing while some
   // source does not offer it.
   std::optional<std::map<Rank, std::int64_t>> offered_versions() const;
-  // Ends that round for this reader, unread.
+  // Ends the round that all sources offer for this reader, unread.
   void pass_over(Mark mark);
   // A recv that runs, or is over and has not been taken.
   Recv* recv() noexcept { return recv_.get(); }
@@ -119,7 +120,7 @@ class Reader : public std::enable_shared_from_this<Reader> {
   bool published(std::optional<std::int64_t> round) const;
   // The sources that have not offered that round: a recv waits for them.
   std::vector<Rank> awaited(std::optional<std::int64_t> round = std::nullopt) const;
-  // Asks a source which versions all ranks have. False: this reader has not joined it.
+  // Asks a source which versions all ranks have. False: this reader has not joined that source.
   bool ask_versions(Rank rank);
   // The sources that are sending to this reader now, and which round.
   std::map<Rank, std::int64_t> offering() const;
@@ -157,7 +158,7 @@ class Reader : public std::enable_shared_from_this<Reader> {
   void on_subscribed(Rank rank, SourceEnd& source, const Subscribed& answer);
   void attach(Rank rank, SourceEnd& source, std::uint64_t region);
   void on_attached(Rank rank, const fabric::Completion& done);
-  // All that has waited, until it has to wait again.
+  // Hears all messages that have waited, until messages have to wait again.
   void hear_held(Rank rank);
   void hear(Rank rank, SourceEnd& source, const MessageBody& body);
   void on_joined(SourceEnd& source, const Joined& joined);

@@ -37,8 +37,8 @@ class Recv : public std::enable_shared_from_this<Recv> {
   Recv(Context& context, std::int64_t generation, std::uint64_t serial, std::int64_t round,
        std::int64_t version, std::vector<RecvCommit> commits, std::shared_ptr<Loan> loan);
 
-  // `folds` reduce what was read into them. `labels` name the tensors by position in the batch;
-  // only checks need them.
+  // `folds` reduce what was read into their memory. `labels` name the tensors by position in the
+  // batch; only checks need them.
   void start(std::vector<RecvPart> parts, std::vector<std::shared_ptr<GroupFold>> folds,
              std::shared_ptr<const std::vector<std::string>> labels);
   // Compares a little of what was read with what was offered; again soon while checks() is true.

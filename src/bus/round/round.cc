@@ -57,7 +57,7 @@ std::map<Rank, ReaderOutcome> outcomes_of(const std::map<Rank, Ending>& endings)
   std::map<Rank, ReaderOutcome> outcomes;
   for (const auto& [rank, ending] : endings) {
     const ReaderOutcome ended = outcome_of(ending);
-    // Who has read has started: its word may be seen before its message.
+    // A reader that has read has started: the source may see the reader's word before its message.
     if (ending.tentative && ended != ReaderOutcome::read) continue;
     outcomes[rank] = ended;
   }

@@ -22,7 +22,7 @@ struct SourceView {
   bool offered = false;
 };
 
-// The round to read is the largest floor: an earlier one was withdrawn by somebody.
+// The round to read is the largest floor: some source has withdrawn every earlier round.
 struct Choice {
   std::int64_t round = 1;
   bool ready = false;             // all sources offer it
@@ -81,11 +81,11 @@ struct Ending {
 };
 // A reader that read before it was lost has read.
 ReaderOutcome outcome_of(const Ending& ending) noexcept;
-// Success if all have read. `why` is what ended the send early, if something did; it then is the
-// status, unless all had read.
+// Success if all have read. `why` is what ended the send early, if something did; the status is
+// `why` then, unless all had read.
 Outcome send_outcome(std::int64_t round, const std::map<Rank, ReaderOutcome>& readers,
                      const Status& why);
-// How it ended for those who count.
+// How the round ended for those readers that count.
 std::map<Rank, ReaderOutcome> outcomes_of(const std::map<Rank, Ending>& endings);
 
 }  // namespace tensorbus::bus

@@ -84,7 +84,7 @@ void Source::on_message(const PeerConnectionPtr& connection, const AgentMessage&
                  [](const Look&) {},         // whoever asks finished() looks
                  [](const AskVersions&) {},  // the batch answers it
                  [](const Subscribe&) {},    // so it does this
-                 // Nothing that a source is told.
+                 // These messages are not for a source.
                  [](const ToReader auto&) {},
                  [](const ToPuller auto&) {},
                  [](const AmongSenders auto&) {},

@@ -1,4 +1,5 @@
-// The sending end of one registration in one generation: its subscribers and the round it has open.
+// The sending end of one registration in one generation: its subscribers and the round that is
+// open.
 #pragma once
 
 #include <cstdint>
@@ -84,7 +85,7 @@ class Source {
   // The reader is sending to this source, which sends to the reader: true if the reader had not
   // read the open round.
   bool conflict(Rank reader);
-  // A reader that says that both are sending.
+  // A reader that says that source and reader are both sending.
   std::optional<Rank> in_conflict() const;
   // Ends every subscription. finished() still gives how the open round ended.
   void end(const std::string& why);

@@ -31,7 +31,7 @@ std::string to_string(RoundWord word);
 constexpr std::uint64_t pack(RoundWord word) noexcept {
   return static_cast<std::uint64_t>(word.round) << 3 | static_cast<std::uint64_t>(word.mark);
 }
-// Marks that do not exist read as closed: whoever wrote them is not followed any further.
+// Marks that do not exist read as closed: nobody follows the writer of such a mark any further.
 constexpr RoundWord unpack(std::uint64_t bits) noexcept {
   const auto mark = bits & 7;
   return {mark > 6 ? Mark::closed : static_cast<Mark>(mark), static_cast<std::int64_t>(bits >> 3)};

@@ -21,7 +21,8 @@ bool offers(const Propose& proposal, std::int64_t version) {
   return std::ranges::find(proposal.versions, version) != proposal.versions.end();
 }
 
-// All its sources have had a later one, and not all have this one: it does not come back.
+// All sources of the rank have had a later version, and not all have this one: the version does not
+// come back.
 bool has_lost(const Propose& proposal, std::int64_t version) {
   return !offers(proposal, version) &&
          std::ranges::any_of(proposal.versions, [&](auto each) { return each > version; });
@@ -137,8 +138,8 @@ void Agreement::end() {
   for (const Member& member : members_) proposals_.erase(member);
 }
 
-// The largest that one source of one rank had is kept by all sources of all ranks, once they have
-// it: each keeps what it had and all that comes.
+// All sources of all ranks keep the largest version that one source of one rank had, once they have
+// it: each source keeps what it had and all that comes.
 void Agreement::take_pins() {
   const auto has_pinned = [&](const Member& each) {
     return proposals_.at(each).wish.at == number_;
@@ -181,7 +182,7 @@ bool Agreement::more() const {
   });
 }
 
-// What one rank names, and another will not take or cannot have any more, nobody gets.
+// No rank gets a version that one rank names, and another will not take or cannot have any more.
 std::optional<Agreement::Told> Agreement::refuse() {
   const auto wish = [&](const Member& each) -> const Propose& { return proposals_.at(each).wish; };
   const auto one = std::ranges::find_if(

@@ -1,5 +1,5 @@
-// Which version the ranks of a side pull together, as the lowest of them finds it: it chooses one
-// that all could have, and decides when all have read it. Pure.
+// Which version the ranks of a side pull together, as the lowest rank finds it: the lowest rank
+// chooses a version that all could have, and decides when all have read it. Pure.
 #pragma once
 
 #include <cstdint>
@@ -36,7 +36,7 @@ class Agreement {
 
   // What follows; to be asked until nothing does.
   std::optional<Told> next();
-  // What was chosen is void: whoever has read it, or keeps something, begins again.
+  // What was chosen is void: a rank that has read it, or keeps something, begins again.
   std::optional<Told> stop();
   // Every pull that took part is over.
   void end();
@@ -58,7 +58,7 @@ class Agreement {
   Told decide();
   std::optional<Told> refuse();
   Told give_up(Status why, Absence absence);
-  // Of all proposals; 0: they differ, or a rank follows no shelf now.
+  // The generation of all proposals; 0: proposals differ, or a rank follows no shelf now.
   std::int64_t generation() const;
   // The best version that all could have; 0: none.
   std::int64_t best() const;

@@ -56,8 +56,8 @@ void Chair::take_proposal(const PeerConnectionPtr& connection, const AgentMessag
   agreement_.propose(member, message.generation, proposal, anew);
 }
 
-// What one rank will never get nobody gets together with it. A registration that does not take
-// part, as it is over or not seen here yet, ends nobody's pull.
+// No rank gets, together with the others, what one rank will never get. A registration that does
+// not take part, as it is over or not seen here yet, ends nobody's pull.
 void Chair::take_end(const Agreement::Member& member, const GiveUp& end) {
   leave(member);
   if (end.absence == Absence::none || !agreement_.has(member)) return;

@@ -1,5 +1,5 @@
 // At the lowest rank of a side that pulls together: who proposes over which connection, and what
-// each of them is told.
+// each rank is told.
 #pragma once
 
 #include <cstdint>
@@ -19,7 +19,7 @@ class Chair {
 
   // `leads`: this rank is the lowest of the side.
   void follow(const Group& side, bool leads);
-  // PROPOSE, VOTE or GIVE UP. This rank's own come without a connection.
+  // PROPOSE, VOTE or GIVE UP. This rank's own messages come without a connection.
   bool is_for(const PeerConnectionPtr& connection, const AgentMessage& message) const;
   void take(const PeerConnectionPtr& connection, const AgentMessage& message);
   void on_lost(const PeerConnectionPtr& connection);

@@ -1,6 +1,6 @@
-// One rank's part in a pull of its whole side: it proposes what it could have to the side's lowest
-// rank, reads what that one chooses, and returns when that one has heard of all ranks that they
-// have read it.
+// One rank's part in a pull of its whole side: the rank proposes what it could have to the side's
+// lowest rank, reads what the lowest rank chooses, and returns when the lowest rank has heard that
+// all ranks have read it.
 #pragma once
 
 #include <cstdint>
@@ -22,9 +22,9 @@ class JointPull {
   // A side of one rank has nobody to agree with.
   bool has_others() const noexcept { return side_ != nullptr && side_->members.size() > 1; }
 
-  // Moves the pull that runs, or begins one. Its outcome, once it is over.
+  // Moves the pull that runs, or begins one. Returns the outcome, once the pull is over.
   std::optional<Outcome> step(Puller& puller, const Wanted& wanted);
-  // This rank has read what was chosen: whether the others have it has yet to hear.
+  // This rank has read what was chosen, and has yet to hear whether the others have.
   bool has_voted() const noexcept { return voted_ != 0; }
   // The pull is over at this rank, which the lowest one may not know.
   void end(const Outcome& outcome);

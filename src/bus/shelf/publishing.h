@@ -20,9 +20,9 @@ class Publishing {
   void begin(const Generation& generation, const GroupPtr& group);
   bool active() const noexcept { return shelf_ != nullptr; }
   const GroupPtr& group() const noexcept { return group_; }
-  // That was begun; the next generation counts on from there.
+  // The last version that was begun; the next generation counts on from there.
   std::int64_t last_version() const noexcept { return last_; }
-  // The newest that is complete; 0: none.
+  // The newest version that is complete; 0: none.
   std::int64_t newest() const noexcept { return active() ? shelf_->slots().newest() : 0; }
   // How many versions the worker has got an answer for.
   std::int64_t answered() const noexcept { return self_.membership.last_round - (idle() ? 0 : 1); }
@@ -31,9 +31,9 @@ class Publishing {
 
   void publish(CommandId id, const Publish& publish, Deadline deadline);
   void shelve(CommandId id, const Shelve& shelve);
-  // False: not one of its commands.
+  // False: there is no such command here.
   bool cancel(CommandId id, const Status& why);
-  // A version that waits and is not one of the first `after`.
+  // Fails a version that waits and is not one of the first `after`.
   void fail(const Status& why, Rank lost, std::int64_t after);
   enum class Parting : std::uint8_t { finished, back_soon };
   void close(const Status& why, Parting parting);
@@ -54,7 +54,7 @@ class Publishing {
     TimePoint patient_until{};
     bool warned = false;
   };
-  // Its generation has not begun, so it has no number yet.
+  // A version whose generation has not begun, and which has no number yet.
   struct Early {
     CommandId id;
     Publish command;

@@ -133,7 +133,7 @@ void Puller::on_message(const PeerConnectionPtr& connection, const AgentMessage&
                    leave({Code::peer_lost,
                           fmt::format("sender rank {} has ended its shelf: {}", rank, over.why)});
                  },
-                 // Nothing that one who pulls is told.
+                 // These messages are not for a puller.
                  [](const ToSource auto&) {},
                  [](const ToReader auto&) {},
                  [](const AmongSenders auto&) {},

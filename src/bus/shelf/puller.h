@@ -57,28 +57,29 @@ class Puller : public std::enable_shared_from_this<Puller> {
   }
   // The newest version of a source whose worker has closed, also after that source was lost.
   std::optional<std::int64_t> finished_after() const noexcept { return finished_after_; }
-  // Reads a version that is wanted, or waits for one. Its outcome, once it is over.
+  // Reads a version that is wanted, or waits for one. Returns the outcome, once the read is over.
   std::optional<Outcome> step(const Wanted& wanted);
-  // Of a pull that others agree on: what all sources have and is wanted.
+  // For a pull that ranks agree on: the versions that all sources have and that are wanted.
   std::vector<std::int64_t> offered(const Wanted& wanted) const;
   // Something that is wanted is at one source at least, and is not what is pinned and still to
   // come.
   bool is_pin_worth_it(const Wanted& wanted) const;
   // Asks all sources to keep what they have and what they get, until something else is asked for.
   void keep_newest();
-  // Asks them to keep this version; 0: none.
+  // Asks all sources to keep this version; 0: none.
   void keep(std::int64_t version);
   // All sources have said what they keep, and which one of these is the largest.
   bool has_pinned() const noexcept { return unpinned_.empty(); }
   std::int64_t pinned() const noexcept { return pinned_; }
-  // Reads this version while another one is kept, too. False: not all sources have it.
+  // Reads this version while another version is kept, too. False: not all sources have the version.
   bool read_agreed(std::int64_t version, std::int64_t kept);
-  // The outcome of what is being read, once it is over; `round` is its generation.
+  // The outcome of the read that runs, once it is over; the `round` of the outcome is the
+  // generation.
   std::optional<Outcome> finish_read();
 
   // What is being read; null: nothing is.
   Recv* reading() const noexcept { return recv_.get(); }
-  // The pull is over: its sources need keep nothing for it. What was read is dropped.
+  // The pull is over: the sources need keep nothing for this reader. What was read is dropped.
   void rest();
 
  private:

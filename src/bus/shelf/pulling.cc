@@ -111,7 +111,8 @@ void Pulling::step() {
   joint_.rest();
 }
 
-// Only the head may be reading; what it borrows is free again when its outcome comes.
+// Only the head of the queue may be reading; the memory that the head borrows is free again when
+// its outcome comes.
 void Pulling::end(std::size_t at, const Status& why) {
   Queued& queued = queue_[at];
   if (!queued.why.ok()) return;

@@ -20,10 +20,10 @@ class Pulling {
  public:
   explicit Pulling(OwnRegistration& self) : self_(self), course_(self), joint_(self) {}
 
-  // Joins the shelves that are there now, unless it has.
+  // Joins the shelves that are there now, unless the registration has joined them.
   void follow(const Matching& matching);
   bool started() const noexcept { return puller_ != nullptr && puller_->started(); }
-  // Joining failed a while ago: it may be tried again.
+  // Joining failed a while ago: the registration may try again.
   bool tries_again();
   // Why not all sources have been joined; for messages.
   std::string trouble() const { return puller_ == nullptr ? "" : puller_->trouble(); }
@@ -36,9 +36,9 @@ class Pulling {
   void pull(CommandId id, const Pull& pull, Deadline deadline);
   bool empty() const noexcept { return queue_.empty(); }
   std::string head() const { return empty() ? "" : "pull"; }
-  // False: not one of its commands.
+  // False: there is no such command here.
   bool cancel(CommandId id, const Status& why);
-  // All that wait; one that reads ends when its memory is free again.
+  // Fails all pulls that wait; a pull that reads ends when its memory is free again.
   void fail(const Status& why);
   void close(const Status& why);
 

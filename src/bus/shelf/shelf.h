@@ -36,24 +36,25 @@ class Shelf {
   const GroupPtr& senders() const noexcept { return senders_; }
   const BatchMember& member() const noexcept { return record_.member; }
   const Slots& slots() const noexcept { return slots_; }
-  // All senders have had a version: readers find it.
+  // All senders have had a version: readers find the shelf.
   bool served() const noexcept { return slots_.common() != 0; }
 
-  // A slot to write the version to: no reader that began before succeeds with it any more.
+  // A slot to write the version to: no reader that began to read that slot before succeeds any
+  // more.
   std::optional<std::size_t> take(std::int64_t version, bool withdraw);
-  // False: it was not being filled.
+  // False: no slot was being filled with the version.
   bool complete(std::int64_t version);
   void give_up() { slots_.give_up(); }
   // Who lacks the newest version of this sender.
   std::vector<Rank> lagging() const { return herald_.lacking(slots_.newest()); }
   // Nothing follows: readers that wait for more are told.
   void finish();
-  // Nobody will write to it any more.
+  // Nobody will write to the shelf any more.
   void release();
   bool released() const noexcept { return released_at_.has_value(); }
-  // Only of one that was released.
+  // Only of a shelf that was released.
   TimePoint released_at() const { return *released_at_; }
-  // Readers have to look for another.
+  // Readers have to look for another shelf.
   void end(const std::string& why);
 
   Taken subscribe(const PeerConnectionPtr& connection, const AgentMessage& message);

@@ -67,7 +67,7 @@ void Shelves::on_lost(const PeerConnectionPtr& connection) {
 
 void Shelves::step() {
   for (const auto& shelf : shelves_) shelf->step();
-  // Before one is taken out: each is compared with all.
+  // Before a shelf is taken out: each shelf is compared with all.
   std::vector<std::shared_ptr<Shelf>> over;
   std::ranges::copy_if(shelves_, std::back_inserter(over),
                        [&](const auto& shelf) { return is_superseded(*shelf); });
@@ -90,7 +90,7 @@ TimePoint Shelves::kept_until(const Shelf& shelf) const {
   return always ? TimePoint::max() : shelf.released_at() + retain_;
 }
 
-// One that never had a version for readers is of no use without its worker.
+// A shelf that never had a version for readers is of no use without its worker.
 bool Shelves::is_superseded(const Shelf& shelf) const {
   if (!shelf.released()) return false;
   if (!shelf.served() && shelf.slots().newest() == 0) return true;

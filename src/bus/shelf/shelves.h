@@ -1,5 +1,5 @@
-// All shelves of one agent. One that its worker has left stays until all senders have a version of
-// the next generation, or its time is over.
+// All shelves of one agent. A shelf that its worker has left stays until all senders have a version
+// of the next generation, or the time of the shelf is over.
 #pragma once
 
 #include <cstdint>
@@ -14,7 +14,7 @@ namespace tensorbus::bus {
 
 class Shelves {
  public:
-  // `retain`: how long one stays that its worker has left.
+  // `retain`: how long a shelf stays that its worker has left.
   explicit Shelves(Context& context, Duration retain = Duration::max())
       : context_(context), retain_(retain) {}
   Shelves(const Shelves&) = delete;

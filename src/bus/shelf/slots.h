@@ -64,7 +64,8 @@ class Slots {
   std::vector<std::int64_t> versions() const;
 
   // A version that all senders have: what is older may go, and otherwise only what will never be
-  // everywhere. A sender that ran ahead of the others would keep nothing that they have, too.
+  // everywhere. Otherwise a sender that ran ahead of the others would keep nothing that the others
+  // have, too.
   void note_common(std::int64_t version);
   // For good: what was once known never to be everywhere stays so, whatever is heard later.
   void note_doomed(std::span<const std::int64_t> versions);
@@ -73,17 +74,17 @@ class Slots {
   void hold(std::uint64_t serial, Wish wish) { wishes_[serial] = std::move(wish); }
   void release(std::uint64_t serial) { wishes_.erase(serial); }
 
-  // For the next version: one that is empty, else the oldest that nobody holds. `withdraw`: else
+  // A slot for the next version: an empty one, else the oldest that nobody holds. `withdraw`: else
   // the oldest.
   std::optional<std::size_t> choose(bool withdraw) const;
-  // Who stands in the way: nobody if the others lag.
+  // The readers that stand in the way: none if it is other senders that lag.
   std::set<Rank> holders() const;
 
   // Returns the new ticket: the slot's gate must have been moved there before the slot is written.
   std::uint64_t take(std::size_t slot, std::int64_t version);
-  // The slot that holds the version now; nothing: none was being filled with it.
+  // The slot that holds the version now; nothing: no slot was being filled with the version.
   std::optional<std::size_t> complete(std::int64_t version);
-  // Whatever is being filled; false: nothing is.
+  // Gives up the slot that is being filled; false: none is.
   bool give_up();
 
  private:

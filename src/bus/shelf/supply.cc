@@ -15,7 +15,7 @@ bool may_come(std::span<const ShelfView> sources, std::int64_t version) {
                               [&](const ShelfView& each) { return each.lacks_for_good(version); });
 }
 
-// Of a source that has finished only what it has can be read.
+// From a source that has finished, a reader gets only versions that the source has.
 bool has_nothing_left(std::span<const ShelfView> sources, const ShelfView& finished,
                       const Wanted& wanted) {
   return std::ranges::none_of(finished.versions, [&](std::int64_t version) {

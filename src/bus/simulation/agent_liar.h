@@ -1,6 +1,6 @@
 // A sender and a reader who are lied to: by the store, by each other, by their workers and by what
-// their last agent left. Whatever they hear, nothing worse than an error comes of it, and two
-// others in the same store notice nothing.
+// their last agent left. Whatever sender and reader hear, nothing worse than an error comes of it,
+// and two other agents in the same store notice nothing.
 #pragma once
 
 #include <string>

@@ -1,5 +1,5 @@
 // A process of the same user that says anything to an agent's channel, with any descriptors; and a
-// file that holds any records. Another client beside it notices nothing.
+// file that holds any records. Another client beside the liar notices nothing.
 #pragma once
 
 #include <unistd.h>
@@ -100,7 +100,7 @@ class DeceivedChannel {
     return {protocol::encode(message), std::move(fds)};
   }
 
-  // Some of what it has accepted is over at once.
+  // Some of the commands that the channel has accepted are over at once.
   void poll(fabric::Dice& dice) {
     for (const ChannelEvent& event : channel_->poll()) {
       const auto* submission = std::get_if<Submission>(&event);
@@ -142,7 +142,7 @@ class DeceivedChannel {
   std::uint64_t sequence_ = 0;
 };
 
-// Opens a queue whose records say anything. False: it was refused, in words.
+// Opens a queue whose records say anything. False: the queue was refused, in words.
 inline bool is_read(std::string_view bytes) {
   fabric::Dice dice(bytes);
   const Folder folder;

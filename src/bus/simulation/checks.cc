@@ -219,7 +219,7 @@ void Checks::check_conflict(Line line, bool by_source) {
   const Line back(reader, source);
   const std::uint64_t offered = last_offered_[line];
   if (by_source) {
-    // At once if it goes from one round to the next.
+    // Both in one step if the other rank goes from one round to the next.
     const bool open = last_offered_[back] >= last_over_[back];
     const bool overlapped = last_offered_[back] != 0 && (open || last_over_[back] >= offered);
     if (!overlapped && !cluster_.weather.network) {
@@ -269,8 +269,8 @@ std::vector<std::string> Checks::on_message(const fabric::Identity& from,
   return said;
 }
 
-// A rank that follows the first sender of a shelf which is retained follows that of the next
-// generation, too.
+// A rank that follows the first sender of a shelf which is retained follows the first sender of the
+// next generation, too.
 bool Checks::is_over(std::uint64_t connection, const AgentMessage& message) {
   const bool of_shelf = std::holds_alternative<Completed>(message.body) ||
                         std::holds_alternative<Common>(message.body);

@@ -1,4 +1,4 @@
-// What must hold after every step of a simulated cluster, whatever happened to it: words,
+// What must hold after every step of a simulated cluster, whatever happened to the cluster: words,
 // generations and joins. Numbers are those of the invariants in docs/protocol.md.
 #pragma once
 
@@ -29,10 +29,10 @@ class Checks {
   using Violate = std::function<void(const std::string& invariant, const std::string& what)>;
   Checks(Cluster& cluster, Violate violate);
 
-  // A user registers; until it has, and after a death, a lapse or a close, its rank may end
-  // generations. A lapse is heard of at any later time.
+  // A user registers; until the user has, and after a death, a lapse or a close, its rank may end
+  // generations. Others hear of a lapse at any later time.
   void note_registration(std::uint64_t registration, Life life);
-  // It is done; it was asked for then.
+  // The user has registered, as it asked for in the step `since`.
   void note_registered(std::uint64_t registration, Rank rank, std::uint64_t since);
   void note_death(Rank rank) {
     troubled_.insert(rank);
@@ -48,13 +48,13 @@ class Checks {
     left_[life] = answered;
     last_left_[life.rank] = steps_;
   }
-  // Nothing: it belongs to none.
+  // Nothing: that life belongs to no generation.
   std::optional<std::pair<End, std::int64_t>> generation_of(Life life) const;
 
   // All senders of the generation of one of them.
   std::vector<Life> senders_with(Life sender) const;
-  // The last round of a generation that everybody must get through: somebody has left it after that
-  // one. Nothing if nobody has, or if one of its senders has died.
+  // The last round of a generation that everybody must get through: some sender has left the
+  // generation after that round. Nothing if none has, or if a sender of the generation has died.
   std::optional<std::int64_t> goes_on_until(Life sender) const;
   // A reader that this source still offers the round to.
   std::optional<Rank> waiting_for(Rank source, std::int64_t round) const;

@@ -18,7 +18,8 @@ class JointPulls {
   using Result = std::pair<std::int64_t, std::int64_t>;  // generation and version
 
   void begin(const std::string& side, Rank rank, std::uint64_t now);
-  // The last one of this rank; nothing happens if it is over. Nothing: it failed.
+  // Ends the last pull of this rank; nothing happens if that pull is over. No result: the pull
+  // failed.
   void end(const std::string& side, Rank rank, std::uint64_t now, std::optional<Result> result);
   // What broke I27; empty: nothing.
   std::string divergence() const;

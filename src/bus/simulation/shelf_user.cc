@@ -23,7 +23,7 @@ std::string ShelfUser::doing() const {
                      pending_ ? "its command is pending" : "idle");
 }
 
-// Nobody hears of its outcome.
+// Nobody hears of the outcome of what is pending.
 void ShelfUser::drop_pending() {
   pending_.reset();
   world_.joint_pulls.end(side_.name, rank_, world_.checks.steps(), std::nullopt);
@@ -46,7 +46,7 @@ void ShelfUser::lose_agent() {
   if (phase_ == Phase::init) return;
   phase_ = Phase::enlist;
   if (!enlisting) return;
-  // Its call is still under way: the client asks the agent that has taken over.
+  // The user's call is still under way: the client asks the agent that has taken over.
   renew_registration(enlisting_, world_.cluster.random());
   ask_to_enlist();
 }

@@ -25,12 +25,12 @@ class ShelfUser final : public User {
   bool closed() const override { return phase_ == Phase::closed && !pending_; }
   std::string doing() const override;
   bool publishes() const noexcept { return side_.sends; }
-  // Nothing is being filled, and nothing will be begun while the world rests; it may wait for a
-  // slot.
+  // Nothing is being filled, and nothing will be begun while the world rests; the user may wait for
+  // a slot.
   bool rests() const noexcept {
     return phase_ == Phase::work && !filling_ && (!pending_ || !shelving_);
   }
-  // It waits for nothing that may never come while the world rests.
+  // The user waits for nothing that may never come while the world rests.
   bool pulls_what_is_there() const noexcept {
     return phase_ == Phase::work && (!pending_ || pending_->plain);
   }

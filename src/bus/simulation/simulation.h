@@ -93,7 +93,7 @@ class SimulatedChannel final : public Channel {
   int fd() const noexcept override { return -1; }
 
   void push(ChannelEvent event) { waiting_.push_back(std::move(event)); }
-  // One that was accepted and is not over, of a worker that lives.
+  // A command that was accepted and is not over, of a worker that lives.
   std::optional<CommandId> owed() const;
   std::map<CommandId, Outcome> outcomes;
   std::vector<CommandId> doubled;  // completed twice
@@ -146,7 +146,7 @@ struct Weather {
   bool lossy = false;        // a connection that breaks takes along what was on its way
 };
 
-// Whose fabric it is.
+// The rank whose fabric has this identity.
 inline Rank rank_of(const fabric::Identity& identity) {
   Rank rank = 0;
   std::from_chars(identity.name.data() + 5, identity.name.data() + identity.name.size(), rank);
@@ -163,30 +163,30 @@ class Node {
   CommandId submit(Command command, std::shared_ptr<Loan> loan = nullptr,
                    Deadline deadline = Deadline::never());
   void cancel(CommandId id, const Status& why);
-  // Nothing while it is pending.
+  // Null while the command is pending.
   const Outcome* outcome(CommandId id) const;
   Rank rank() const noexcept { return rank_; }
   bool alive() const noexcept { return agent_ != nullptr; }
   std::uint64_t session() const noexcept { return session_; }
-  // What its agent did when it last did something.
+  // The steps that the agent took when it last did something.
   const std::set<Step>& last_steps() const noexcept { return last_steps_; }
-  // It did in the last turn of its loop.
+  // The agent did something in the last turn of its loop.
   bool did_something() const noexcept { return did_something_; }
 
-  // Its agent does what there is to do.
+  // The agent does what there is to do.
   void step();
   // The process dies: everything but the committed state is gone.
   void kill();
   // With a worker of its own, or with the one that outlived the agent.
   void restart(bool new_worker = true);
-  // When it has looked at the clock: it goes on with the old time.
+  // Stops the agent when it has looked at the clock: the agent goes on with the old time.
   void stop();
   // The worker dies and another takes its place; the agent lives.
   void replace_worker();
   void resume() { stopped_ = false; }
   bool stopped() const noexcept { return stopped_; }
   void lapse();
-  // Its connections with that rank break.
+  // The connections of this rank with that rank break.
   void disconnect(Rank other);
 
   SimulatedChannel& channel() { return *channel_; }
@@ -230,7 +230,7 @@ class Cluster {
 
   // One thing happens somewhere. At whose agent, if at one.
   std::optional<Rank> step();
-  // Until it holds; false if it does not within this many steps.
+  // Runs until the condition holds; false if it does not within this many steps.
   bool run_until(const std::function<bool()>& holds, std::size_t most_steps = 200'000);
 
  private:

@@ -58,7 +58,7 @@ void RoundUser::lose_agent() {
   }
   phase_ = Phase::enlist;
   if (!enlisting) return;
-  // Its call is still under way: the client asks the agent that has taken over.
+  // The user's call is still under way: the client asks the agent that has taken over.
   renew_registration(enlisting_, world_.cluster.random());
   ask_to_enlist();
 }
@@ -124,7 +124,7 @@ void RoundUser::pass_time() {
       world_.checks.note_leaving({rank_, life_}, 0);
     }
     if (passed(pending.raises_at)) raise(pending);
-    // It alone would still wait for others with the tensors of before.
+    // This user alone would still wait for others with the tensors of before.
     if (phase_ == Phase::enlist && content_ != world_.content() && !pending.outdated) {
       pending.outdated = true;
       end_early(pending, "the user has other tensors now");
@@ -181,7 +181,7 @@ void RoundUser::on_outcome(const Pending& pending, const Outcome& outcome) {
       } else if ((world_.calm() && status.code != Code::cancelled) ||
                  (status.code == Code::invalid_argument && !world_.linked())) {
         // All that users ask for fits. Tensors that change fit as soon as all have changed them; a
-        // user that has come anew does not know that they will.
+        // user that has come anew does not know that the others will change theirs.
         world_.violate("I9", fmt::format("rank {} cannot register: {}", rank_, status.message));
       }
       break;
@@ -258,8 +258,8 @@ std::shared_ptr<SimulatedLoan> RoundUser::new_loan() const {
       {Dtype::int64, side_.whole().local_shape(shape_, rank_), {}, {}}});
 }
 
-// As a link that copies what it sends: it lends memory when it knows what to lend, and other memory
-// when readers want other types.
+// As a link that copies what it sends: the user lends memory when it knows what to lend, and other
+// memory when readers want other types.
 void RoundUser::restage() {
   next_loan_ = new_loan();
   std::ranges::fill(next_loan_->numbers(0), garbage);
@@ -426,8 +426,8 @@ void RoundUser::check_received(std::int64_t round) {
       world_.violate("I1", fmt::format("rank {}, round {}: from two generations", rank_, round));
     }
     world_.read.insert({source, round, rank_});
-    // From one source, also over several joinings: who joins anew may get another replica, which
-    // need not be as far.
+    // From one source, also over several joinings: a reader that joins anew may get another
+    // replica, which need not be as far.
     auto& last = last_read_[source];
     if (round <= last) {
       world_.violate("I2", fmt::format("rank {}: round {} of rank {} after round {}", rank_, round,

@@ -1,4 +1,4 @@
-// Users of a simulated cluster: they fill their memory and send, receive and check every element,
+// Users of a simulated cluster: users fill their memory and send, receive and check every element,
 // lose patience, die. Everything follows from the seed.
 #pragma once
 

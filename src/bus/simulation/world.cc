@@ -179,7 +179,7 @@ void World::expect_newest(std::size_t most_steps) {
   std::size_t quiet_for = 0;  // what was published last is heard of later
   for (std::size_t step = 0; step < most_steps && report.violations.empty(); ++step) {
     quiet_for = publishers_rest() ? quiet_for + 1 : 0;
-    // A sender that has lost the first one follows it again after a fifth of a second.
+    // A sender that has lost the first sender follows it again after a fifth of a second.
     if (!rested_ && quiet_for == 1) cluster.clock().advance(milliseconds(250));
     if (!rested_ && quiet_for > 3'000) {
       rested_ = true;
@@ -364,7 +364,8 @@ void World::hurt_lines(Rank rank, Node& node) {
   }
 }
 
-// The store loses one, as if whoever leases it had lapsed; others refer to it still.
+// The store loses a list of tensors, as if the lease of the agent that wrote it had lapsed; other
+// agents refer to the list still.
 void World::lose_list(Rank rank) {
   std::vector<std::string> lists;
   for (const auto& [key, value] : cluster.store().values) {

@@ -61,7 +61,7 @@ class User {
   // No byte of what it received is written after an error.
   virtual void check_untouched() = 0;
   virtual void die() = 0;
-  // Its agent died and another has taken over: what was pending has failed.
+  // The user's agent died and another has taken over: what was pending has failed.
   virtual void lose_agent() = 0;
   virtual void close() = 0;
   virtual bool closed() const = 0;
@@ -72,7 +72,7 @@ class User {
 
  protected:
   Node& node() const;
-  // Its part of a tensor of the side, element by element.
+  // The user's part of a tensor of the side, element by element.
   void for_each(const Shape& shape, std::span<std::int64_t> numbers,
                 const std::function<void(std::int64_t& number, std::int64_t i)>& visit) const;
 
@@ -124,7 +124,7 @@ class RoundUser final : public User {
   void leave();
   void raise(const Pending& pending);
   void end_early(const Pending& pending, const std::string& why);
-  // Submits it, perhaps with little patience.
+  // Submits the command, perhaps with little patience.
   void submit(Pending pending, Command command, std::shared_ptr<Loan> loan, Duration most);
   void on_outcome(const Pending& pending, const Outcome& outcome);
   void on_send(const Pending& pending, const Outcome& outcome);
@@ -187,7 +187,7 @@ class World {
   // The newest version of a generation that all its senders have told their agents of; 0: none.
   std::int64_t newest_of_all(Life sender) const;
   bool have_all_published(Life sender, std::int64_t version) const;
-  // One of those who publish now, if all are in one generation.
+  // One of the senders that publish now, if all are in one generation.
   std::optional<Life> publisher() const;
   std::size_t keep() const noexcept { return keep_; }
   // Nobody publishes anything any more; and what was being published is there.
@@ -219,7 +219,7 @@ class World {
   // Breaks a line on which this agent has just said something, more likely after rare steps.
   void lose_what_was_said(Rank rank);
   void hurt();
-  // Something that is broken; false: nothing is.
+  // Repairs something that is broken; false: nothing is.
   bool repair();
   void hurt_process(User& user, Node& node);
   void hurt_agent(Rank rank, Node& node);

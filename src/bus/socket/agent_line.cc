@@ -23,7 +23,7 @@ void AgentLine::adopt(Greeted agent) {
 void AgentLine::drop() noexcept {
   if (socket_ == nullptr) return;
   os::forget_in_children(socket_->socket().get());
-  // Whoever polls it wakes up, and holds it until then.
+  // A thread that polls the socket wakes up, and holds the socket until then.
   ::shutdown(socket_->socket().get(), SHUT_RDWR);
   socket_.reset();
 }

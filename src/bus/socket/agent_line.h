@@ -14,7 +14,8 @@
 
 namespace tensorbus::bus {
 
-// No call blocks. The connection that owns it has the mutex, except where it says otherwise.
+// No call blocks. The connection that owns the line has the mutex, except where a comment says
+// otherwise.
 class AgentLine {
  public:
   explicit AgentLine(Rank rank) : rank_(rank) {}
@@ -29,7 +30,8 @@ class AgentLine {
 
   void adopt(Greeted agent);
   void drop() noexcept;
-  // What cannot go out at once goes when the thread wakes up. Nothing happens while it is down.
+  // What cannot go out at once goes when the thread wakes up. Nothing happens while the line is
+  // down.
   void send(const protocol::FromClient& message, std::vector<os::Fd> fds = {}) noexcept;
   void flush() noexcept;
   // Passes on everything that has come. The line is down afterwards if the agent is gone or says

@@ -206,7 +206,7 @@ class SocketChannelEnd final : public SocketChannel {
     const auto found = clients_.find(number);
     return found == clients_.end() || found->second->gone ? nullptr : found->second.get();
   }
-  // One that can be told something.
+  // The client of a session, if the client can be told something.
   Client* client_of(std::uint64_t session) {
     const auto found = sessions_.find(session);
     if (found == sessions_.end()) return nullptr;
@@ -311,7 +311,7 @@ class SocketChannelEnd final : public SocketChannel {
     events_.push_back(SessionUp{hello.session, session.pid});
   }
 
-  // The one that was waited for is here, as another connection.
+  // The client that the agent waited for is here, as another connection.
   void take_place_of(std::uint32_t number) { clients_.erase(number); }
 
   void tell(std::uint64_t session, const protocol::FromAgent& message) noexcept {

@@ -18,7 +18,8 @@ struct SocketChannelOptions {
   std::string space;  // the namespace that clients must name
   Rank rank = 0;      // and the rank
   std::size_t capacity = default_queue_capacity;
-  // Opens what a registration brings; its errors become those of the registration.
+  // Opens the memory that a registration brings; errors of this call become those of the
+  // registration.
   std::function<std::shared_ptr<Loan>(LoanOffer)> open_loan;
   std::size_t journal_bytes = LmdbFile::usual_bytes;  // how much the queue's file can hold
 };
@@ -29,9 +30,9 @@ class SocketChannel : public Channel {
   virtual void remove_at_close() noexcept = 0;
 };
 
-// Takes the queue's file (Error(failed) if it cannot, or another agent has it) and listens. The
-// sessions that the last agent left are Lost when their process is, or if they do not come back
-// within seconds.
+// Takes the queue's file (Error(failed) if the agent cannot, or another agent has the file) and
+// listens. The sessions that the last agent left are Lost when their process is, or if they do not
+// come back within seconds.
 std::unique_ptr<SocketChannel> make_socket_channel(const SocketChannelOptions& options);
 
 }  // namespace tensorbus::bus

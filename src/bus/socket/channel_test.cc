@@ -302,7 +302,7 @@ TEST_F(SocketChannelTest, ABegunCommandEndsWithTheAgentThatHadAcceptedItAndOther
   const auto accepted = client->begin(query("hold"), Deadline::never());
   ASSERT_TRUE(seen_.wait_for<Submission>(1));
   agent.reset();
-  // It was never told that it was accepted; the agent's journal says so.
+  // The client was never told that the command was accepted; the agent's journal says so.
   EXPECT_EQ(accepted->wait(Deadline::after(std::chrono::seconds(2))).status.code,
             Code::unreachable);
 

@@ -51,7 +51,8 @@ void CommandQueue::accept(Held held) {
   const CommandId id{held.session, held.submit.sequence};
   const auto session = journal_.sessions().find(held.session);
   if (session == journal_.sessions().end()) return;
-  // Sent again: it was accepted, and what came of it was or will be said.
+  // The command was sent again: it was accepted before, and the client was told, or will be, what
+  // came of it.
   if (id.sequence <= session->second.last_accepted) return;
   try {
     Submission submission = open(id, held);
@@ -78,7 +79,7 @@ void CommandQueue::withdraw(std::uint64_t session, std::uint64_t sequence) {
     return held.session == session && held.submit.sequence == sequence;
   });
   if (found == held_.end()) {
-    // Unless it is over, which was said then.
+    // Unless the command is over, which the client was told then.
     if (journal_.holds({session, sequence})) tell_(session, protocol::Accepted{sequence});
     return;
   }

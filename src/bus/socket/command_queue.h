@@ -1,4 +1,5 @@
-// The command queue of a daemon: what it has accepted and owes an outcome, and what waits for room.
+// The command queue of a daemon: what the daemon has accepted and owes an outcome, and what waits
+// for room.
 #pragma once
 
 #include <cstdint>

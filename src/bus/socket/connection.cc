@@ -220,9 +220,9 @@ class SocketConnection final : public Connection,
     }
   }
 
-  // Whoever waits takes in what the agent says, for all: a thread between them would be two more
-  // that wake up. The thread of this connection does it when nobody waits. False: somebody else
-  // does, or there is no agent.
+  // A caller that waits takes in what the agent says, for all callers: a thread between agent and
+  // caller would cost two more wake-ups. The thread of this connection listens when no caller
+  // waits. False: another thread listens, or there is no agent.
   template <typename Condition>
   bool listen(std::unique_lock<std::mutex>& lock, Deadline deadline, Condition condition)
       REQUIRES(mutex_) {
@@ -367,7 +367,7 @@ class SocketConnection final : public Connection,
                       REQUIRES(mutex_) { handle(std::move(message), over); });
     if (!line_.up() && !closed_) agent_ended(over);
     if (over.empty()) return;
-    // Their calls may submit again.
+    // What runs when these commands complete may submit again, which takes the mutex.
     lock.unlock();
     for (auto& [pending, outcome] : over) pending->complete(std::move(outcome));
     lock.lock();
@@ -424,7 +424,7 @@ class SocketConnection final : public Connection,
 
   void agent_ended(Over& over) REQUIRES(mutex_) {
     log::warn("agent {} (process {}) has ended; waiting for another", options_.rank, agent_pid());
-    // What it had no time to say is in its journal.
+    // What the agent had no time to say is in its journal.
     end_accepted(last_accepted(options_.queue_path, session_).value_or(0), over);
     changed_.notify_all();
   }

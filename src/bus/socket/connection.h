@@ -20,10 +20,10 @@ struct SocketConnectionOptions {
 };
 
 // Waits until the agent is there and answers; Error(unreachable) at the deadline says what was
-// found instead, and at once if it is an agent of another job, rank or version.
+// found instead, and at once if the agent is one of another job, rank or version.
 //
 // When the agent ends, everything that it had accepted ends as unreachable. The connection comes
-// back when an agent does: it passes the memory of all registrations again and sends what was not
+// back when an agent does, passes the memory of all registrations again and sends what was not
 // accepted.
 std::shared_ptr<Connection> connect_to_agent(SocketConnectionOptions options, Deadline deadline);
 

@@ -28,7 +28,7 @@ class FrameSocket {
   void flush();
   bool wants_write() const noexcept { return !queued_.empty() && !closed_; }
 
-  // The next whole frame, if it is there. Throws Error for one that is too large.
+  // The next whole frame, if it is there. Throws Error for a frame that is too large.
   std::optional<Frame> receive();
   // The other end is gone: nothing more comes or goes.
   bool closed() const noexcept { return closed_; }

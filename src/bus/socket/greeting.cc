@@ -15,7 +15,7 @@ namespace {
 constexpr Duration shortest_retry = std::chrono::milliseconds(20);
 constexpr Duration longest_retry = std::chrono::milliseconds(500);
 
-// By an agent that is not ours.
+// An answer of an agent that is not this client's.
 class Rejection : public Error {
  public:
   explicit Rejection(const std::string& why) : Error(Code::unreachable, why) {}

@@ -19,7 +19,8 @@ struct Greeted {
 };
 
 // Tries again until the deadline; `wake` ends a wait, `closed` everything. An agent that is not
-// ours is an error at once, unless ours was there before: then it is waited for.
+// this client's is an error at once, unless the client had its agent before: then greet_agent()
+// waits for that agent.
 Greeted greet_agent(const SocketConnectionOptions& options, std::uint64_t session,
                     const os::EventFd& wake, const std::atomic<bool>& closed, bool returning,
                     Deadline deadline);

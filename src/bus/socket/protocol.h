@@ -16,7 +16,7 @@ namespace tensorbus::bus::protocol {
 inline constexpr std::uint64_t version = 3;
 
 // From the client. The first message is Hello, and the answer to it comes before anything else. Of
-// one of another version only the version is read.
+// a Hello of another version only the version is read.
 struct Hello {
   std::uint64_t version = protocol::version;
   std::string space;

@@ -29,10 +29,11 @@ struct Submitted {
 };
 using SubmittedPtr = std::shared_ptr<Submitted>;
 
-// Knows no socket and no thread: the connection that owns it has the mutex.
+// Knows no socket and no thread: the connection that owns these commands has the mutex.
 class SubmittedCommands {
  public:
-  // Commands that are over, to be completed without the mutex: their calls may submit again.
+  // Commands that are over, to be completed without the mutex: what runs when a command completes
+  // may submit again.
   using Over = std::vector<std::pair<std::shared_ptr<PendingCommand>, Outcome>>;
 
   bool empty() const noexcept { return entries_.empty(); }
