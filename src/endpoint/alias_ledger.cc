@@ -76,7 +76,7 @@ void AliasLedger::lost(const fabric::Identity& holder) {
   if (!holds) return;
   try {
     os::Fd process = os::open_pidfd(static_cast<pid_t>(holder.pid));
-    // Looked at after it was opened: now the pid cannot change hands unseen.
+    // Looked at after the descriptor was opened: now the pid cannot change hands unseen.
     if (is_alive(holder)) {
       lost_[holder.id] = std::move(process);
       return;

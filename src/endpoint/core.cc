@@ -148,7 +148,8 @@ void Core::begin_reading(fabric::OpId id, Running& read) {
                 "way");
   }
   if (read.let_go) {
-    // The owner must know before we look: from its answer on the memory is ours to see.
+    // The owner must know before this process looks: from the owner's answer on this process may
+    // look at the memory.
     read.stage = Running::Stage::holding;
     return send(read.owner->peer, {AliasMessage::Kind::hold, read.number()});
   }

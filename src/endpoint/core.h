@@ -33,7 +33,7 @@ struct Counters {
   observe::Counter connections;
 };
 
-// A read that somebody asked for. The caller's thread makes it, then the loop owns it.
+// A read that somebody asked for. The caller's thread makes the read, then the loop owns it.
 struct PendingRead {
   fabric::Descriptor descriptor;
   std::string secret;
@@ -73,7 +73,7 @@ class Core {
   std::vector<int> descriptors() const;
 
  private:
-  // A process that we read from, and how it is reached.
+  // A process that this one reads from, and how it is reached.
   struct Owner {
     fabric::Identity identity;
     std::string secret;
@@ -89,7 +89,7 @@ class Core {
     OwnerPtr owner;
     std::shared_ptr<const fabric::RemoteRegion> region;
 
-    // As the descriptor has it: a station numbers its regions for all transports.
+    // The number as the descriptor has it: a station numbers its regions for all transports.
     std::uint64_t number() const { return descriptor.ways.front().region; }
     // The read is not the station's yet: the core itself sees to its end.
     bool waits_here() const { return stage == Stage::connecting || stage == Stage::holding; }

@@ -94,7 +94,7 @@ void Loop::run(std::unique_ptr<Core> core) {
       break;
     }
   }
-  // Whoever was told that its work is taken gets an answer.
+  // A caller that was told that its work is taken gets an answer.
   for (const Mailbox::Work& item : mailbox_->close()) item(*core);
 }
 

@@ -1,4 +1,4 @@
-// The thread that drives an endpoint, and how other threads give it work.
+// The thread that drives an endpoint, and how other threads give that thread work.
 #pragma once
 
 #include <atomic>

@@ -1,4 +1,4 @@
-// A read as its caller and the loop that carries it out share it.
+// What the caller of a read and the loop that carries it out share.
 #pragma once
 
 #include <atomic>

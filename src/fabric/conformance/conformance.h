@@ -22,7 +22,7 @@ struct Kind {
   using Allocate = std::function<std::shared_ptr<std::byte>(std::size_t bytes)>;
 
   std::string name;
-  // Called once per test; the result makes one fabric per call and keeps what they share.
+  // Called once per test; the result makes one fabric per call and keeps what the fabrics share.
   std::function<Make()> network;
   // Memory for tensors, exposed ones and targets: the fabric's own, or anybody's.
   Allocate allocate;
@@ -33,7 +33,7 @@ inline void PrintTo(const Kind& kind, std::ostream* out) { *out << kind.name; }
 // Every kind there is on this machine.
 std::vector<Kind> available_kinds();
 
-// A tensor with its memory; copies share both, so that views outlive them.
+// A tensor with its memory; copies of the struct share both, so that views outlive the copies.
 struct TestTensor {
   std::shared_ptr<std::byte> memory;
   std::shared_ptr<const TensorForm> form;
@@ -57,7 +57,7 @@ class FabricTest : public testing::TestWithParam<Kind> {
  protected:
   FabricTest();
 
-  // Polls everybody until it holds; the test fails if it never does.
+  // Polls all fabrics until the condition holds; the test fails if the condition never does.
   template <typename Condition>
   void until(Condition holds) {
     const Deadline patience = Deadline::after(std::chrono::seconds(60));

@@ -56,7 +56,7 @@ class Worker {
   }
   const std::shared_ptr<const Lender>& lender() const { return lender_; }
 
-  // Its copy.
+  // A copy of the child's memory.
   std::vector<std::int32_t> look_at(const std::vector<std::int32_t>& memory) const {
     std::vector<std::int32_t> found(memory.size());
     const iovec local{found.data(), found.size() * 4};

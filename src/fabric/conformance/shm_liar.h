@@ -49,7 +49,7 @@ class ShmLiar {
     say(packet(PacketKind::want_window, ""));
   }
 
-  // Null if it was not let in.
+  // Null if the liar was not let in.
   const std::shared_ptr<Peer>& as_peer() const noexcept { return peer_; }
 
   void lie(Dice& dice) {
@@ -117,7 +117,7 @@ class ShmLiar {
     return {};
   }
 
-  // What it is asked for, to be answered wrongly.
+  // Takes what the liar is asked for, to be answered wrongly.
   void listen() {
     os::Packet received;
     while (os::receive_packet(socket_, received) == os::PacketResult::done) {
@@ -130,7 +130,7 @@ class ShmLiar {
         if (message.kind == ask_message) asks_.push_back(decode_ask(message.body).request);
       }
     } catch (const Error&) {
-      // It scribbled over its own ring.
+      // The liar scribbled over its own ring.
     }
   }
   static std::uint64_t one_of(std::vector<std::uint64_t>& requests, Dice& dice) {
@@ -176,7 +176,7 @@ class ShmLiar {
     files_.push_back(os::sealed_memfd("liar", size));
     return files_.back().get();
   }
-  // Memory as it should be, memory that it is not allowed to be, and other things.
+  // Memory as it should be, memory of kinds that are not allowed, and other things.
   std::vector<int> some_fds(Dice& dice) {
     switch (dice.below(6)) {
       case 0:
@@ -236,7 +236,7 @@ class ShmLiar {
     try {
       conduit_->out.push(kind, std::as_bytes(std::span(body)));
     } catch (const Error&) {
-      // It scribbled over its own ring.
+      // The liar scribbled over its own ring.
     }
   }
 

@@ -31,7 +31,7 @@ namespace tensorbus::fabric {
 // A forked process that ends with this object and with its parent.
 class Child {
  public:
-  // `body` runs in the child, which exits after it; what it throws goes to standard error.
+  // `body` runs in the child, which exits afterwards; what `body` throws goes to standard error.
   explicit Child(const std::function<void()>& body);
   Child(const Child&) = delete;
   Child& operator=(const Child&) = delete;
@@ -218,8 +218,8 @@ inline NamespaceGuard::NamespaceGuard()
       mounts_(two_hosts_detail::open_namespace("mnt", "self")) {}
 
 inline NamespaceGuard::~NamespaceGuard() {
-  // Who shares its working directory with another thread, ThreadSanitizer's for one, may not change
-  // its mounts.
+  // A thread that shares its working directory with another thread, ThreadSanitizer's for one, may
+  // not change its mounts.
   ::unshare(CLONE_FS);
   two_hosts_detail::enter_namespace(network_, CLONE_NEWNET);
   two_hosts_detail::enter_namespace(mounts_, CLONE_NEWNS);

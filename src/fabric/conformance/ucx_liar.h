@@ -10,7 +10,7 @@
 
 namespace tensorbus::fabric::ucx {
 
-// Its UCX stays when its connections end: starting one takes milliseconds.
+// The UCX of a station stays when connections end: starting UCX takes milliseconds.
 class LiarStation final : public Receiver {
  public:
   LiarStation() : worker({"127.0.0.1", {}}, *this) {}
@@ -58,7 +58,7 @@ class Liar {
     subtle_ = dice.below(3) != 0;
   }
 
-  // Null if it was not let in.
+  // Null if the liar was not let in.
   const std::shared_ptr<Peer>& as_peer() const noexcept { return peer_; }
 
   void lie(Dice& dice) {
@@ -167,7 +167,7 @@ class Liar {
   std::uint64_t sequence_ = 0;
   std::uint64_t ask_number_ = 0;
   std::uint64_t fragment_ = 0;
-  // What it was asked.
+  // What the liar was asked.
   std::uint64_t attach_ = 0;
   std::uint64_t ask_ = 0;
   std::uint64_t swap_ = 0;
@@ -188,7 +188,7 @@ inline void lie_through_ucx(LiarStation& station, Victim& victim, std::string_vi
       victim.collect();
     }
   }
-  // It hangs up in the middle of whatever it did; nobody is told.
+  // The liar hangs up in the middle of whatever it did; nobody is told.
   if (peer != nullptr && peer->up()) victim.party->disconnect(*peer);
   victim.expect_all_is_well();
 }

@@ -1,5 +1,5 @@
-// A fabric with a good peer and a bad one: whatever the bad one does, its own operations end and
-// the good one notices nothing.
+// A fabric with a good peer and a bad one: whatever the bad peer does, the fabric's operations with
+// it end and the good peer notices nothing.
 #pragma once
 
 #include <cstring>
@@ -134,7 +134,7 @@ class Victim {
     if (stream->wire_bytes > std::int64_t{1} << 20) {
       throw Error(Code::invalid_argument, "too large for this test");
     }
-    // Targets may overlap; nobody looks at them.
+    // Targets may overlap; nobody looks at what is in them.
     scratch_.resize(std::size_t{1} << 20);
     for (std::size_t i = 0; i < types.size(); ++i) {
       views.push_back({scratch_.data(), types[i], their_region_->forms()[i].shape, dense_[i]});

@@ -27,8 +27,8 @@ void fields(Archive& a, Way& way) {
   a("region", way.region);
 }
 
-// Whoever holds the secret may read: a capability, unless it is empty and readers know the secret
-// from elsewhere.
+// Whoever holds the secret may read: the descriptor is a capability, unless its secret is empty and
+// readers know the secret from elsewhere.
 struct Descriptor {
   Identity owner;
   std::vector<Way> ways;  // at most one per kind

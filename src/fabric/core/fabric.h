@@ -22,7 +22,7 @@ class Progress {
   // the next call.
   virtual std::span<const Event> poll() = 0;
 
-  // To sleep: arm(); if it says true, wait until fd() is readable or wake_at() has come, then
+  // To sleep: arm(); if arm() returns true, wait until fd() is readable or wake_at() has come, then
   // poll(). False: there is work now.
   virtual bool arm() = 0;
   virtual int fd() const noexcept = 0;

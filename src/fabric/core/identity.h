@@ -11,8 +11,8 @@
 
 namespace tensorbus::fabric {
 
-// A process as its peers know it. A pid is used again, together with the start time it is not; the
-// id tells apart several fabrics of one process and what a restart left in a store.
+// A process as its peers know it. A pid is used again, a pid together with its start time is not;
+// the id tells apart several fabrics of one process and what a restart left in a store.
 struct Identity {
   std::string host;              // boot id and network namespace
   std::int64_t pid = 0;          // in its own pid namespace

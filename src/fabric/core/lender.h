@@ -1,4 +1,4 @@
-// A process that lets this one into its private memory.
+// A process that lets this process into its private memory.
 #pragma once
 
 #include <sys/types.h>
@@ -13,7 +13,8 @@
 
 namespace tensorbus::fabric {
 
-// Where a process keeps a value that nobody else knows: whoever finds it there is let in.
+// Where a process keeps a value that nobody else knows: another process that finds the value there
+// is let in.
 struct Probe {
   std::uint64_t address = 0;
   Id16 value{};

@@ -63,9 +63,9 @@ class Messages {
   // much. A fabric may go on with events.
   virtual void hand_to(Receiver& /*receiver*/) {}
 
-  // Messages arrive in order, once each; they are copied out before the call returns and have at
-  // most max_message_bytes. Error(queue_full) when the peer does not take them; try again after a
-  // poll().
+  // Messages arrive in order, once each; a message is copied out before the call returns and has at
+  // most max_message_bytes. Error(queue_full) when the peer does not take messages; try again after
+  // a poll().
   virtual void send(Peer& peer, std::span<const std::byte> message) = 0;
 
  protected:

@@ -179,12 +179,12 @@ struct Pool::State {
     const Lock lock(mutex);
     changes.fetch_add(1, std::memory_order_relaxed);
     segments.erase(first);
-    // Unless it was adopted again meanwhile.
+    // Unless the file was adopted again meanwhile.
     const auto known = adopted.find(file);
     if (known != adopted.end() && known->second.expired()) adopted.erase(known);
   }
 
-  // With what aligning its start may cost.
+  // The size with what aligning the start of a block may cost.
   static std::size_t aligned(std::size_t size) {
     return size >= os::page_size() ? size + os::page_size() : size;
   }

@@ -52,7 +52,8 @@ class Pool {
   // adopted twice is there once. Error(denied) if the file is not sealed.
   std::shared_ptr<std::byte> adopt(os::Fd file);
   bool has(std::uint64_t segment) const;
-  // How often a segment has come or gone: while it stays the same, so does every answer of find().
+  // How often a segment has come or gone: while the number stays the same, so does every answer of
+  // find().
   std::uint64_t changes() const noexcept;
   std::size_t segment_size(std::uint64_t segment) const;
 

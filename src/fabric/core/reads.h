@@ -79,11 +79,11 @@ class Reads {
   virtual std::unique_ptr<Region> expose(std::span<const TensorView> tensors, Gate gate,
                                          std::shared_ptr<const Lender> lender) = 0;
 
-  // Asks the owner for a region: its forms and how to read them.
+  // Asks the owner for a region: its forms and how to read the tensors.
   virtual void attach(Peer& peer, std::uint64_t region, OpId id, Deadline deadline) = 0;
   // `targets` stay borrowed, memory and shapes, until poll() returns `id`, also after cancel(id).
-  // What they hold after anything but ok is undefined. ok says that the gates were open after the
-  // last byte was read.
+  // What the targets hold after anything but ok is undefined. ok says that the gates were open
+  // after the last byte was read.
   virtual void read(Read read, OpId id, Deadline deadline) = 0;
   // About how many bytes a running read has put in place; for people who watch it.
   virtual std::int64_t bytes_read(OpId id) const noexcept = 0;

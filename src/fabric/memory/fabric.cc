@@ -320,7 +320,7 @@ class MemoryFabric final : public Fabric {
     });
   }
 
-  // Its operations end before it does.
+  // The operations of a peer end before the peer does.
   void lose(const std::shared_ptr<MemoryPeer>& peer, Status reason) {
     if (peer->ended_) return;
     peer->ended_ = true;

@@ -12,7 +12,7 @@
 
 namespace tensorbus::fabric {
 
-// What connects the fabrics of one thread. Outlived by them.
+// What connects the fabrics of one thread. The fabrics outlive the hub.
 class MemoryHub;
 std::shared_ptr<MemoryHub> make_memory_hub();
 
@@ -42,7 +42,7 @@ struct MemoryFabricOptions {
   // Whether a chunk is copied, or a word swapped, in this poll. Empty: always.
   std::function<bool(const Identity& peer)> proceeds = nullptr;
   // Of a connection that break_connections() breaks: whether a message that has not arrived is lost
-  // with it; what follows it is, too. Empty: never.
+  // with the connection; what follows such a message is lost, too. Empty: never.
   std::function<bool(const Identity& peer)> loses = nullptr;
   std::string host = "memory";  // Identity::host
   std::size_t most_waiting_messages = 1024;
@@ -52,7 +52,7 @@ struct MemoryFabricOptions {
 };
 
 // Every poll() carries each read on by one chunk, so that anything can happen between two chunks.
-// Dropping it is, to its peers, the death of the process.
+// Dropping the fabric is, to its peers, the death of the process.
 std::unique_ptr<Fabric> make_memory_fabric(std::shared_ptr<MemoryHub> hub,
                                            MemoryFabricOptions options);
 

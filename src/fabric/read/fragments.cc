@@ -11,7 +11,7 @@ using plan::Chunk;
 using plan::Program;
 using plan::Run;
 
-// Of a chunk that threads share: much longer than it takes to hand one over.
+// A piece of a chunk that threads share: to copy it takes much longer than to hand it over.
 constexpr std::int64_t longest_piece = std::int64_t{128} << 10;
 
 // Takes elements [first, end) of a run, counted in packed order, as runs whose `wire` still counts

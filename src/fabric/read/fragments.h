@@ -11,9 +11,9 @@
 
 namespace tensorbus::fabric {
 
-// The same program with chunks of at most `longest` (a positive multiple of
-// plan::part_alignment). Where it is cut depends on the sizes of the chunks alone, so both sides of
-// a stream cut alike whatever their strides. Chunks that carry nothing are left out.
+// The same program with chunks of at most `longest` (a positive multiple of plan::part_alignment).
+// Where the program is cut depends on the sizes of the chunks alone, so both sides of a stream cut
+// alike whatever their strides. Chunks that carry nothing are left out.
 plan::Program cut(const plan::Program& program, std::int64_t longest);
 
 // The chunks of a program cut into pieces, for threads that work on one chunk together.
@@ -27,7 +27,7 @@ class ChunkPieces {
     std::size_t bytes = 0;
   };
   const plan::Program& program() const noexcept { return program_; }
-  // Of a chunk of the whole program. A chunk that is soon done is one piece.
+  // The pieces of a chunk of the whole program. A chunk that is soon done is one piece.
   std::span<const Piece> of(std::size_t chunk) const;
 
  private:

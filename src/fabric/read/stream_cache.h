@@ -34,7 +34,7 @@ class ReadForms {
 template <typename Value>
 class StreamCache {
  public:
-  // The one that fits, or what `make` makes.
+  // The value that fits, or what `make` makes.
   template <typename Make, typename... More>
   std::shared_ptr<Value> get(Make make, const Read& read, const More&... more) {
     if (read.stream == nullptr) return make();

@@ -11,7 +11,7 @@ constexpr const char* kind_name = "routed";
 
 std::vector<Address> unpack_addresses(const Address& routed) try {
   std::vector<Address> addresses = decode_addresses(routed.where);
-  // Who it is said to be: the transport checks that.
+  // Who the peer is said to be: the transport checks that.
   for (Address& each : addresses) each.identity = routed.identity;
   return addresses;
 } catch (const std::exception& error) {

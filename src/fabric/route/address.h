@@ -1,4 +1,4 @@
-// The address of a station: those of its transports in one.
+// The address of a station: the addresses of its transports in one.
 #pragma once
 
 #include <span>

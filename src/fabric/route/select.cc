@@ -76,7 +76,7 @@ std::string Route::explain() const { return fabric::explain(verdicts_); }
 
 Status probe_shm(const Address& address) try {
   const os::Fd socket = os::connect_unix(address.where);
-  // Somebody listens; who it is shows when there is room.
+  // Somebody listens; who that is shows when there is room.
   if (!socket) return {};
   check_identity(check_credentials(socket), address.identity);
   return {};

@@ -41,9 +41,9 @@ class Route {
 
   // The way to take; null if none is left.
   const RouteVerdict* way() const noexcept;
-  // That way does not serve after all.
+  // The way that way() returns does not serve after all.
   void refuse(Status reason);
-  // As below, of all ways that refused.
+  // As explain() below, of all ways that refused.
   std::string explain() const;
 
  private:

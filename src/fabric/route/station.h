@@ -57,8 +57,8 @@ class Station final : public Fabric {
   Route route_to(std::span<const Address> peer) const { return Route(select(reach_, peer)); }
   // Connects by the way that the route has come to.
   std::shared_ptr<Peer> connect(const Route& route, const std::string& secret, Deadline deadline);
-  // The transport that serves a peer. For callers who cannot afford that the station looks it up
-  // for every message; a transport knows nothing of forks.
+  // The transport that serves a peer. For callers who cannot afford that the station looks the
+  // transport up for every message; a transport knows nothing of forks.
   Fabric& serving(const Peer& peer) { return part_of(peer); }
 
   const Address& address() const noexcept override { return address_; }

@@ -30,7 +30,8 @@ class ShmConduit {
 
   std::atomic<std::uint64_t>& own_word(std::uint32_t number) const noexcept;
   std::atomic<std::uint64_t>& peer_word(std::uint32_t number) const noexcept;
-  // Grows while a process is polled; stands still when it is stopped.
+  // A pulse grows while the fabric of its process is polled, and stands still when the process is
+  // stopped.
   std::atomic<std::uint64_t>& own_pulse() const noexcept;
   std::atomic<std::uint64_t>& peer_pulse() const noexcept;
 

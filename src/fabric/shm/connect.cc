@@ -50,7 +50,7 @@ ShmCore::ShmCore(ShmOptions options) : options_(std::move(options)) {
   watch_descriptor(listener_.get(), listener_tag);
   watch(doorbell_.get(), doorbell_tag, EPOLLIN | EPOLLET);
   spare_bodies_.reserve(most_spare_bodies);
-  // Later, one more than ever before would be memory in the middle of a round trip.
+  // Later, one body more than ever before would be allocated in the middle of a round trip.
   taken_.body.reserve(usual_body_bytes);
   for (std::size_t i = 0; i < first_spare_bodies; ++i) {
     spare_bodies_.emplace_back().reserve(usual_body_bytes);
@@ -140,7 +140,7 @@ void ShmCore::say_hello(const PeerPtr& peer) {
   post(peer, packet(PacketKind::hello, peer->hello));
 }
 
-// Not all that wait: a crowd of strangers must not keep the loop.
+// Not all callers that wait: a crowd of strangers must not keep the loop.
 void ShmCore::accept_some() {
   // The last poll may be long ago; whoever comes has its time from now on.
   tell_time();
@@ -288,7 +288,7 @@ void ShmCore::on_accept(const PeerPtr& peer, std::string_view proof, std::vector
     if (!proofs_equal(proof, acceptor_proof(peer->secret, peer->hello, peer->challenge))) {
       throw Error(Code::denied, "it does not know its own secret; it is not to be trusted");
     }
-    // The acceptor's turn: with our doorbell it is up too.
+    // The acceptor's turn: with the doorbell of this process the acceptor is up too.
     post(peer, packet(PacketKind::accept, ""),
          std::make_shared<os::Fd>(os::duplicate(doorbell_.get())));
   }
@@ -340,14 +340,14 @@ void ShmCore::lose_after_its_last_words(const PeerPtr& peer, const std::string& 
 void ShmCore::lose(const PeerPtr& peer, Status reason) {
   if (peers_.erase(peer->serial) == 0) return;
   peers_changed_ = true;
-  // Callers know those that they connect to and those that came up.
+  // Users of the fabric know the peers that they connect to and those that came up.
   const bool known = peer->up() || peer->connector;
   std::vector<OpId> over;
   for (const auto& [id, operation] : operations_) {
     if (uses(operation, *peer)) over.push_back(id);
   }
   for (const OpId id : over) finish(id, reason);
-  // By hand: a forked child that has the descriptor would keep it in the set.
+  // By hand: a forked child that has the descriptor would keep the descriptor in the set.
   for (const int fd : {peer->socket().get(), peer->pidfd.get()}) {
     if (fd >= 0) ::epoll_ctl(epoll_.get(), EPOLL_CTL_DEL, fd, nullptr);
   }

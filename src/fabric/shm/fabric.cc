@@ -283,7 +283,7 @@ void ShmCore::step_operations() {
   }
 }
 
-// Those of the last poll, which the caller has read.
+// The bodies of the messages of the last poll, which the caller has read.
 void ShmCore::reuse_bodies() noexcept {
   for (Event& event : returned_) {
     auto* message = std::get_if<Message>(&event);
@@ -324,7 +324,7 @@ void ShmCore::take_messages(const PeerPtr& peer) {
   }
 }
 
-// An event that was not yet returned comes first: it may be that the peer is up.
+// An event that was not yet returned comes first: the event may say that the peer is up.
 void ShmCore::hand_over(const PeerPtr& peer) {
   if (receiver_ != nullptr && posted_.empty()) return receiver_->on_message(*peer, taken_.body);
   posted_.emplace_back(Message{peer, std::move(taken_.body)});

@@ -62,8 +62,8 @@ void sleep_until(Fabric& fabric, Deadline deadline) {
 }
 void sleep_until_something(Fabric& fabric) { sleep_until(fabric, Deadline::never()); }
 
-// A process that exposes a tensor and answers every message, until it is killed. It goes with the
-// test, however that ends.
+// A process that exposes a tensor and answers every message, until it is killed. The process goes
+// with the test, however the test ends.
 class Owner {
  public:
   struct Options {

@@ -1,4 +1,5 @@
-// Memory that peers write into: ours, which we give them, and theirs, which we are given.
+// Memory that peers write into: that of this process, which peers are given, and that of peers,
+// which this process is given.
 #include <cstring>
 
 #include "base/bytes.h"
@@ -52,7 +53,7 @@ void ShmCore::on_inlet_closed(const PeerPtr& peer, std::string_view body) {
 }
 
 bool ShmCore::has_awaited_inlet(const PeerPtr& peer) {
-  // Of one that leaves nothing more is read, which would lead here again.
+  // From the socket of a peer that leaves nothing more is read: a read would lead here again.
   if (peer->awaited_inlet > peer->last_inlet && !peer->leaves) on_socket(peer);
   return peer->up() && peer->awaited_inlet <= peer->last_inlet;
 }

@@ -64,7 +64,7 @@ class ShmPeer final : public Peer {
 
   void set_identity(Identity identity) { identity_ = std::move(identity); }
   const os::Fd& socket() const noexcept { return socket_; }
-  // Of one that had none.
+  // For a peer that had no socket.
   void set_socket(os::Fd socket);
   // Ends the connection for the other side too, whoever else has the socket.
   void close() noexcept;

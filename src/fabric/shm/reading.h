@@ -53,7 +53,7 @@ class ShmReading {
     std::size_t asked_chunks = 0;
     std::deque<Asked> asked;  // in the order of chunks
 
-    // Whose memory it is.
+    // The process whose memory this member is.
     pid_t pid() const noexcept;
     const os::Fd& pidfd() const noexcept;
     std::string name() const;
@@ -62,7 +62,7 @@ class ShmReading {
   bool reduces() const noexcept { return members_.size() > 1; }
   // Of the ways mapped and straight.
   void copy_chunk(std::size_t chunk);
-  // The next one. False: the read has to wait.
+  // Fetches the next chunk. False: the read has to wait.
   bool fetch_chunk(std::uint64_t& last_request);
   void check_open() const;
   void read_straight(std::size_t chunk, const Member& member);

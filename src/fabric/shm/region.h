@@ -37,8 +37,8 @@ struct ShmExposed {
   Packer& packer(std::uint64_t stream);
 };
 
-// What a peer is told: forms, places and addresses. `segments` are those that the peer must have
-// mapped; the addresses are the lender's if there is one.
+// What a peer is told: forms, places and addresses. `segments` are the segments that the peer must
+// have mapped; the addresses are the lender's if there is one.
 struct ShmTable {
   std::string bytes;
   std::set<std::uint64_t> segments;
@@ -52,7 +52,7 @@ class ShmSegment {
   ShmSegment(os::Fd file, std::size_t size, bool keep_file);
 
   std::size_t size() const noexcept { return size_; }
-  // The segment is mapped when somebody first looks: one that is only aliased never is.
+  // The segment is mapped when somebody first looks: a segment that is only aliased never is.
   const std::byte* data() const;
   // For a reader of all of this part: the part's pages are made ready together. Other pages of the
   // segment may be of tensors that are read elsewhere, or of none.
@@ -72,10 +72,10 @@ class ShmRemoteRegion final : public RemoteRegion {
  public:
   enum class Path { mapped, process_memory, packed };
 
-  // Of the memory that is not in segments.
+  // How to read the memory that is not in segments.
   struct Otherwise {
     Path path = Path::packed;
-    // Whose memory it is; null: the owner's.
+    // The process whose memory that is; null: the owner's.
     std::shared_ptr<const Lender> lender;
   };
   // From describe(), checked against the segments that the owner sent: Error(failed) if anything

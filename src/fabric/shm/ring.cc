@@ -19,7 +19,7 @@ constexpr std::uint64_t first_word(std::uint8_t kind, std::size_t bytes) {
   return (std::uint64_t{kind} + 1) << 32 | bytes;
 }
 
-// With its first word; the next message starts on a line.
+// The room of a message with its first word; the next message starts on a line.
 constexpr std::uint64_t room_for(std::uint64_t bytes) {
   return (sizeof(First) + bytes + line - 1) / line * line;
 }
@@ -37,7 +37,7 @@ RingProducer::RingProducer(std::byte* memory, std::size_t capacity) noexcept
 
 bool RingProducer::push(std::uint8_t kind, std::span<const std::byte> body) {
   const std::uint64_t needed = room_for(body.size());
-  // A line stays free: the one that says that there is no further message.
+  // A line stays free: the line that says that there is no further message.
   if (needed + line > capacity_) {
     throw Error(Code::invalid_argument, "a message is larger than its ring");
   }
@@ -62,7 +62,7 @@ bool RingProducer::push(std::uint8_t kind, std::span<const std::byte> body) {
   first_at(written_ + needed).store(0, std::memory_order_relaxed);
   first_at(written_).store(first_word(kind, body.size()), std::memory_order_release);
   written_ += needed;
-  // The consumer had the next lines a round ago: they come over while nobody waits for them.
+  // The consumer had the next lines a round ago: the lines come over while nobody waits for them.
   for (std::uint64_t i = 1; i <= lines_ahead; ++i) {
     prefetch_to_write(data_ + ((written_ + i * line) & (capacity_ - 1)));
   }

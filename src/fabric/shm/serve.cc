@@ -1,4 +1,4 @@
-// What peers ask for: tables of regions, and chunks to be packed; and what they answer.
+// What peers ask for: tables of regions, and chunks to be packed; and what peers answer.
 #include <algorithm>
 
 #include "base/bytes.h"
@@ -10,7 +10,7 @@ namespace {
 
 // Of a table, per packet.
 constexpr std::size_t table_part = 32 * 1024;
-// A peer that sends more tells us nonsense.
+// A peer that sends more sends nonsense.
 constexpr std::size_t largest_table = std::size_t{256} << 20;
 // Segments of one peer whose descriptors are kept, to be aliased; `ulimit -n` is often 1024.
 constexpr std::size_t most_kept_files = 64;
@@ -101,7 +101,7 @@ void ShmCore::take_back_segments(const PeerPtr& peer) {
   }
 }
 
-// Regions that use it still hold it.
+// Regions that use the segment still hold it.
 void ShmCore::on_segment_gone(const PeerPtr& peer, std::string_view body) {
   Decoder decoder(body);
   peer->segments.erase(decoder.integer<std::uint64_t>());

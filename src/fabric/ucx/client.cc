@@ -202,7 +202,7 @@ void Client::fragment(Connection& peer, const Frame& frame, std::span<const std:
   consumed(*operation, *leg, chunks[index].wire_bytes);
 }
 
-// A source that is ahead is not given credits for what is held, so at most its window is.
+// A source that is ahead gets no credits for what is held here, so at most its window is held.
 void Client::reduce_what_is_complete(Operation& operation) {
   while (std::ranges::none_of(operation.legs, [](const Leg& leg) { return leg.held.empty(); })) {
     const std::size_t index = operation.reduced++;

@@ -50,7 +50,7 @@ class CutRead {
 };
 
 // Every operation and every leg of a read (one per source) has a number that is never used again:
-// what comes for an older number is dropped. This is the attempt number of protocol.md.
+// what comes for an older number is dropped. The number is the attempt number of protocol.md.
 class Client {
  public:
   // What a source may send before it hears from us, per read and source.
@@ -62,7 +62,7 @@ class Client {
   void cancel(OpId id);
   std::int64_t bytes_read(OpId id) const noexcept;
 
-  // Takes answers. Error if they are broken; the connection is lost then.
+  // Takes answers. Error if an answer is broken; the connection is lost then.
   void forms(Connection& peer, const Frame& frame, std::string_view body);
   void failed(Connection& peer, const Frame& frame, std::string_view body);
   void fragment(Connection& peer, const Frame& frame, std::span<const std::byte> body);
@@ -72,7 +72,7 @@ class Client {
   // Operations whose deadline has passed end.
   void expire(TimePoint now);
   TimePoint next_deadline() const noexcept;
-  // The connection is over: so are its operations.
+  // The connection is over, and its operations with it.
   void forget(const Connection& peer, const Status& reason);
 
   // Completions since the last call.
@@ -111,8 +111,8 @@ class Client {
 
   Operation& start(OpId id, Deadline deadline, std::string what);
   void add_leg(Operation& operation, std::shared_ptr<Connection> peer);
-  // The operation and leg that a frame answers; null if the operation is over. Loses a peer that
-  // answers what it was not asked.
+  // The operation and leg that a frame answers; null if the operation is over. The client loses a
+  // peer that answers what it was not asked.
   std::pair<Operation*, Leg*> find(Connection& peer, std::uint64_t number);
   // Error if the lender of the targets cannot be written to.
   void reduce_what_is_complete(Operation& operation);

@@ -146,8 +146,8 @@ void Connection::tick(TimePoint now) {
     return;
   }
   if (now < next_heartbeat_) return;
-  // Counted by our own ticks, not by the time that passed: a process that was stopped itself must
-  // not blame its peers when it goes on.
+  // Counted by the ticks of this process, not by the time that passed: a process that was stopped
+  // itself must not blame its peers when it goes on.
   missed_ = heard_ ? 0 : missed_ + 1;
   heard_ = false;
   next_heartbeat_ = now + heartbeat_every;

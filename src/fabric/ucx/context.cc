@@ -169,7 +169,8 @@ void Worker::create_worker() {
   address_ = pack({os::own_ip_addresses(settings_.bind), worker});
 }
 
-// Among those that are new, the one whose port the address tells: other threads may listen too.
+// Among the listening sockets that are new, the one whose port the address tells: other threads may
+// listen too.
 void Worker::look_for_listener(const std::vector<os::ListeningSocket>& before,
                                std::string_view address) {
   for (const os::ListeningSocket& each : os::listening_sockets()) {

@@ -27,7 +27,7 @@ struct Settings {
 // "what: UCX's text (status -25)".
 Status status_of(Code code, std::string_view what, ucs_status_t status);
 
-// The network device that has this address. Error if none has.
+// The network device that has this address. Error if no device has.
 std::string device_with_address(const std::string& address);
 
 // Gets every active message of a worker, inside Worker::progress(). Header and body are borrowed
@@ -86,7 +86,7 @@ class Worker {
 // The id under which our messages arrive; other ids have no handler and are dropped by UCX.
 inline constexpr unsigned message_id = 7;
 
-// Of the UCX that was loaded.
+// The transports of the UCX that was loaded.
 std::vector<std::string> transports();
 
 }  // namespace tensorbus::fabric::ucx

@@ -247,7 +247,7 @@ void UcxFabric::dispatch(const std::shared_ptr<Connection>& peer, const Frame& f
   }
   switch (frame.kind) {
     case Kind::message:
-      // Completions that came before it go out before it.
+      // Completions that came before the message go out before the message.
       collect_completions();
       arrived_.emplace_back(Message{peer, std::string(body)});
       break;

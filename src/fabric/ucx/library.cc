@@ -27,7 +27,7 @@ ucs_log_func_rc_t write_to_our_log(const char*, unsigned, const char*, ucs_log_l
                                    va_list arguments) {
   std::array<char, 512> text;
   std::vsnprintf(text.data(), text.size(), format, arguments);
-  // An error of UCX is an error of one peer: we report that where it is known whose.
+  // An error of UCX is an error of one peer: the fabric reports the error where it knows the peer.
   log::at(level <= UCS_LOG_LEVEL_WARN ? log::Level::warn : log::Level::debug, "UCX: {}",
           text.data());
   return UCS_LOG_FUNC_RC_STOP;
@@ -47,7 +47,7 @@ std::string file_of(const void* function) {
   return ::dladdr(function, &found) == 0 ? std::string() : std::string(found.dli_fname);
 }
 
-// Why it does not fit; empty if it does.
+// Why the library does not fit; empty if it does.
 std::string bind_functions(void* handle, Library& ucx) {
   std::vector<std::string> missing;
   const auto find = [&]<typename Function>(Function& function, const char* name) {
@@ -76,8 +76,8 @@ void add_matches(const std::filesystem::path& pattern, std::vector<std::string>&
   ::globfree(&found);
 }
 
-// Of a prefix: where `make install`, Red Hat and Debian put libraries, and the folder itself. Those
-// for other processors, which Debian may hold beside ours, are refused by the loader.
+// Of a prefix: where `make install`, Red Hat and Debian put libraries, and the folder itself. The
+// loader refuses libraries for other processors, which Debian may hold beside ours.
 std::vector<std::string> in_prefix(const std::string& named) {
   if (!std::filesystem::is_directory(named)) return {named};
   const std::filesystem::path prefix = named;

@@ -1,6 +1,6 @@
 // UCX's functions, found when the network is first needed. Nothing of ours links UCX: one build
-// runs on machines with any UCX from 1.13 on and on machines with none, and loads it only for who
-// binds to an address.
+// runs on machines with any UCX from 1.13 on and on machines with none, and loads UCX only for a
+// process that binds to an address.
 #pragma once
 
 #include <ucp/api/ucp.h>
@@ -53,14 +53,14 @@ struct Library {
 };
 
 // Loads UCX on the first call that finds one, for the life of the process. Error(unsupported) that
-// says where it was looked for and what to install.
+// says where this process looked for UCX and what to install.
 const Library& library();
 
 // Files, or names for the system's loader, in the order in which library() tries them: what
 // TENSORBUS_UCX names, else what UCX_ROOT does, else the system's and those that Python packages
 // beside ours bring. `own` is the file of our extension or program.
 std::vector<std::string> candidates(const std::filesystem::path& own);
-// The first that fits. Error as library()'s.
+// The first file that fits. Error as library()'s.
 Library load(std::span<const std::string> files);
 
 }  // namespace tensorbus::fabric::ucx

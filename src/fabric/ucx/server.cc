@@ -191,8 +191,8 @@ bool Server::ready(const Serving& serving) noexcept {
 bool Server::step(std::uint64_t read, Serving& serving) {
   const Exposure& exposure = *serving.exposure;
   const auto& chunks = serving.stream->packer.program().chunks;
-  // Before each fragment, so that a withdrawn read does not go on; after the last one, so that what
-  // was sent before it is known to be whole.
+  // Before each fragment, so that a withdrawn read does not go on; after the last fragment, so that
+  // what was sent before is known to be whole.
   if (exposure.dropped || !exposure.gate.still_open(serving.ticket)) {
     serving.peer->send(Kind::served, read, 0, encode(withdrawn(exposure.number)));
     return true;

@@ -1,4 +1,5 @@
-// The owner's half: regions, the reads that peers make of them, words, and memory that peers write.
+// The owner's half: regions, the reads that peers make of regions, words, and memory that peers
+// write.
 #pragma once
 
 #include <atomic>
@@ -34,8 +35,8 @@ struct Exposure {
   std::shared_ptr<ServedStream> stream(std::uint64_t stream_number);
 };
 
-// Peers choose every number in what they send: all of it is checked, and what is wrong is answered
-// or costs them their connection.
+// Peers choose every number in what they send: the server checks all of it, and what is wrong is
+// answered or costs the peer its connection.
 class Server {
  public:
   std::unique_ptr<Region> expose(std::span<const TensorView> tensors, Gate gate,
@@ -56,7 +57,7 @@ class Server {
   // Packs and sends what windows allow, up to about `budget` bytes. True if there is more to do
   // that waits for nobody.
   bool pump(std::size_t budget);
-  // The connection is over: so are its reads, words and inlets.
+  // The connection is over, and its reads, words and inlets with it.
   void forget(const Connection& peer);
 
  private:
