@@ -16,7 +16,7 @@ class ThreadCheck {
   virtual ~ThreadCheck() = default;
   virtual void throw_if_ended() = 0;
 };
-// Of the calling thread; null: none. Returns the one before.
+// Sets the check of the calling thread; null: none. Returns the check before.
 ThreadCheck* exchange_thread_check(ThreadCheck* check) noexcept;
 
 // Throws Error(interrupted), or what the thread's own check throws. Every blocking loop asks when

@@ -21,7 +21,7 @@ Ticker::Ticker() : cycles_(clock_counts_cycles()), start_(look()) {}
 
 std::int64_t Ticker::steady() noexcept { return tensorbus::now().time_since_epoch().count(); }
 
-// Both at one moment: the closest of a few tries, since one may be interrupted.
+// Ticks and clock at one moment: the closest of a few tries, since a try may be interrupted.
 Ticker::Pair Ticker::look() noexcept {
   Pair best;
   std::int64_t closest = INT64_MAX;

@@ -25,7 +25,7 @@ bool Waiting::sleep(std::condition_variable& changed, Deadline at_latest) {
   } else {
     changed.wait_until(lock_, until.at());
   }
-  // Not after every notification: the caller has it sooner if it does not queue for the
+  // Not after every notification: the caller has its result sooner if it does not queue for the
   // interpreter.
   if (ctrl_c_ == CtrlC::obeyed && ask_at.expired()) {
     throw_if_interrupted(lock_);

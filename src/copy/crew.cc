@@ -53,7 +53,7 @@ class Crew::Work {
   }
 
  private:
-  // The first one; the pieces that have not begun are left out.
+  // Keeps the first exception; the pieces that have not begun are left out.
   void keep(std::exception_ptr error) {
     const Lock lock(mutex_);
     if (!error_) error_ = std::move(error);
@@ -148,7 +148,7 @@ class Crew::Threads {
   std::condition_variable left_;
   Work* work_ GUARDED_BY(mutex_) = nullptr;
   bool closing_ GUARDED_BY(mutex_) = false;
-  // Written by holders of the mutex; whoever spins reads them without it.
+  // Written by holders of the mutex; a thread that spins reads these without it.
   std::atomic<std::size_t> places_ = 0;  // for threads that come yet
   std::atomic<std::size_t> working_ = 0;
 };

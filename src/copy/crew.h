@@ -32,8 +32,8 @@ class Crew {
 
   // Calls piece(i) for every i below `count`, each once, in any order and on any of the threads;
   // returns when the last one is over. An exception is thrown on to the caller when all pieces that
-  // had begun are over; after it no other begins. A caller who finds the crew at work for another
-  // works alone: nobody waits for another's copy.
+  // had begun are over; after an exception no other piece begins. A caller who finds the crew at
+  // work for another works alone: nobody waits for another's copy.
   template <typename Piece>
   void run(std::size_t count, const Piece& piece) {
     if (count < 2 || size() == 1 || os::fork_generation() != generation_) {

@@ -242,8 +242,8 @@ void add_float16(const std::byte* from, float* sum, std::size_t count) {
   add<FromFloat16>(from, sum, count);
 }
 
-// A long row is copied from both of its halves at once: they hide each other's waits for memory.
-// With four places at once the processor's few write buffers would be flushed half full.
+// A long row is copied from both of its halves at once: the halves hide each other's waits for
+// memory. With four places at once the processor's few write buffers would be flushed half full.
 constexpr std::size_t shortest_halved_row = 64 << 10;
 
 // A load waits for older stores to an address with the same low 12 bits, and stores past the caches

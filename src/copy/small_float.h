@@ -66,7 +66,8 @@ class SmallFloat {
   static constexpr int bias = (1 << (Format::exponent_bits - 1)) - 1;
   static constexpr int dropped_bits = float32::mantissa_bits - Format::mantissa_bits;
   static constexpr std::uint32_t exponent_mask = (1U << Format::exponent_bits) - 1;
-  // With infinity: its pattern. Without: the pattern after the largest number, which is NaN.
+  // With infinity: the pattern of infinity. Without: the pattern after the largest number, which is
+  // NaN.
   static constexpr std::uint32_t first_not_finite =
       Format::has_infinity ? exponent_mask << Format::mantissa_bits : sign_bit - 1U;
 
@@ -129,9 +130,9 @@ class Bfloat16 {
  public:
   using Bits = std::uint16_t;
 
-  // torch has two NaNs here: this one where it converts float32 and float64, vectorised.
+  // torch has two NaNs here: this NaN where torch converts float32 and float64, vectorised.
   static constexpr Bits nan_of_wide_floats = 0xFFFF;
-  // And this one for the narrower floats.
+  // And this NaN for the narrower floats.
   static constexpr Bits nan_of_small_floats = 0x7FC0;
 
   static constexpr Bfloat16 from_bits(Bits bits) {

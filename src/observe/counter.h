@@ -1,4 +1,4 @@
-// Numbers that many threads count and one reads. Relaxed: they order nothing.
+// Numbers that many threads count and one thread reads. Relaxed: counters order nothing.
 #pragma once
 
 #include <atomic>

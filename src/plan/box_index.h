@@ -8,7 +8,8 @@
 
 namespace tensorbus::plan {
 
-// One interval per dimension; empty if one of them is. Without dimensions it is one element.
+// One interval per dimension; bounds are empty if one interval is. Bounds without dimensions are
+// one element.
 using Bounds = std::vector<Interval>;
 
 bool is_empty(const Bounds& bounds) noexcept;
@@ -22,7 +23,7 @@ class BoxIndex {
   BoxIndex() = default;
   explicit BoxIndex(std::vector<Bounds> boxes);
 
-  // Positions of those that share an element with `wanted`, in ascending order.
+  // Positions of the boxes that share an element with `wanted`, in ascending order.
   std::vector<std::size_t> meeting(const Bounds& wanted) const;
 
  private:

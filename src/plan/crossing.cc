@@ -29,7 +29,7 @@ Spans spans_between(const Intervals& source, const Intervals& target, const Inte
   return spans;
 }
 
-// Nothing if they have nothing in common there.
+// Nothing if the two holdings have nothing in common there.
 std::vector<Spans> spans_between(const Holding& source, const Holding& target,
                                  const Bounds& within) {
   std::vector<Spans> dims;
@@ -46,7 +46,7 @@ bool meet(const Cell& one, const Cell& other) {
   return both.empty() || !spans_between(one.region, other.region, both).empty();
 }
 
-// Those of some locals that come before `number`.
+// How many of some locals come before `number`.
 std::size_t count_before(const std::vector<std::size_t>& locals, std::size_t number) {
   return static_cast<std::size_t>(std::ranges::lower_bound(locals, number) - locals.begin());
 }

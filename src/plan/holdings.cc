@@ -98,7 +98,7 @@ class SideBuilder {
       const auto [known, fresh] = cells.try_emplace(std::move(key), side_.cells.size());
       if (fresh) {
         add_cell(layout.holding(shape_, layout.mesh().ranks()[at]));
-        // The first of its ranks stands at the cell's base.
+        // The first rank of a cell stands at the base of the cell.
         for (std::size_t replica = 0; replica < data.replicas.size(); ++replica) {
           Group group = data.group(at, replica);
           for (const Rank rank : group.ranks) replica_of[rank] = replica;
@@ -127,7 +127,7 @@ class SideBuilder {
     side_.cells.push_back({std::move(region), std::move(bounds)});
   }
 
-  // Of a group whose members begin there: the one that all are on.
+  // The host of a group whose members begin at `first`, if all members are on one host.
   int host_of(const Tables::Data& data, std::size_t first) const {
     const bool together = std::ranges::all_of(
         data.members, [&](std::size_t member) { return hosts_[first + member] == hosts_[first]; });

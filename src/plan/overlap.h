@@ -10,7 +10,7 @@
 namespace tensorbus::plan {
 
 // A cell is one combination of mesh coordinates of the cuts, numbered in row-major order. In the
-// spans `source` is the cutting side and `target` the wanting one; they are as long as possible.
+// spans `source` is the cutting side and `target` the wanting one; spans are as long as possible.
 struct Overlap {
   std::int64_t cell = 0;
   Spans spans;

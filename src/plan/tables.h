@@ -9,7 +9,8 @@
 namespace tensorbus::plan {
 
 // Positions are those of Mesh::ranks(). A source position is the sum of three parts: the cell of
-// the tensor it holds (its "base"), which replica it is, and which member of a reduction.
+// the tensor that the position holds (its "base"), which replica the position is, and which member
+// of a reduction.
 struct Tables::Data {
   Layout source;
   Layout target;

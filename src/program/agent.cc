@@ -44,7 +44,7 @@ struct AgentOptions {
 };
 
 constexpr std::string_view rank_mark = "{rank}";
-// Its nanoseconds still fit.
+// The nanoseconds of this time still fit.
 constexpr double longest_retain = 1e9;
 
 std::string path_for(std::string path, Rank rank, std::string (*fallback)(Rank)) {
@@ -127,7 +127,7 @@ int serve(const AgentOptions& options) {
   return exit_ok;
 }
 
-// One process per agent: a crash of one is not the end of the others.
+// One process per agent: a crash of one agent is not the end of the others.
 int serve_several(const AgentOptions& options) {
   const sigset_t signals = stop_signals();
   sigset_t all = signals;

@@ -22,7 +22,7 @@ enum ExitCode : int {
   exit_unreachable = 5,
 };
 
-// What the chosen subcommand does; its result is the exit code.
+// What the chosen subcommand does; the result is the exit code.
 using Run = std::function<int()>;
 
 void add_store(CLI::App& app, Run& run);
@@ -40,8 +40,8 @@ CLI::Validator whole_number(std::int64_t least);
 // For options: a number greater than 0.
 CLI::Validator positive_number();
 
-// The first line of a token file; nothing for an empty path. Error(invalid_argument) if it is no
-// regular file, or open to other users.
+// The first line of a token file; nothing for an empty path. Error(invalid_argument) if the path is
+// no regular file, or open to other users.
 std::optional<std::string> read_token(const std::string& path);
 
 }  // namespace tensorbus::program

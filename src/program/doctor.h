@@ -24,7 +24,7 @@ void look_at_machine(Findings& findings);
 void look_at_limits(Findings& findings);
 // Whether processes of this host can share memory, and read each other's.
 void look_at_shared_memory(Findings& findings);
-// `bind`: the address that it is to listen on; empty: no network.
+// `bind`: the address that an agent is to listen on; empty: no network.
 void look_at_network(Findings& findings, const std::string& bind, const fabric::PortRange& ports);
 // `peer`: an encoded address or descriptor.
 void look_at_peer(Findings& findings, const std::string& peer, const std::string& bind);

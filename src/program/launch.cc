@@ -94,7 +94,7 @@ class Node {
     if (running()) ::kill(pid_, number);
   }
 
-  // Its exit code; 128 + n if signal n ended it.
+  // The exit code of the process; 128 + n if signal n ended it.
   int reap() {
     int status = 0;
     while (::waitpid(pid_, &status, 0) < 0 && errno == EINTR) {
@@ -105,7 +105,7 @@ class Node {
     return WIFSIGNALED(status) ? 128 + WTERMSIG(status) : WEXITSTATUS(status);
   }
 
-  // What it has written; at its end also a line without an end.
+  // Prints what the process has written; at its end also a line without an end.
   void print(bool all = false) {
     std::array<char, 4096> buffer;
     ssize_t got = 0;
@@ -188,7 +188,8 @@ os::Fd ending_signals() {
   return fd;
 }
 
-// Until all have ended. The first failure ends the others; its code is the result.
+// Watches until all processes have ended. The first failure ends the others; the code of that
+// failure is the result.
 int watch(std::vector<std::unique_ptr<Node>>& nodes, const os::Fd& signals) {
   int result = exit_ok;
   Deadline kill_at = Deadline::never();

@@ -1,4 +1,5 @@
-// The program as a function: that of users, and one for tests of failures that halts its agents.
+// The program as a function: the program of users, and one for tests of failures that halts its
+// agents.
 #pragma once
 
 #include "bus/host/daemon.h"

@@ -17,7 +17,7 @@ struct Cut {
   std::int64_t split_factor = 1;
 };
 
-// The cuts of one tensor dimension, each applied to what the one before it left.
+// The cuts of one tensor dimension, each applied to what the cut before left.
 using Cuts = std::vector<Cut>;
 
 // The cuts of every dimension of a tensor; Error if a placement shards a dimension beyond `dims`.

@@ -21,7 +21,7 @@ std::optional<std::size_t> sharded_dim(const Placement& placement, std::size_t d
 }
 
 // The shards of a dimension are those of the ranks that stand at 0 in every mesh dimension that
-// does not shard it; their sizes add up to its size.
+// does not shard it; the sizes of these shards add up to the size of the dimension.
 std::int64_t size_of(std::size_t dim, const Layout& layout, std::span<const Shape> locals) {
   std::int64_t size = 0;
   for (std::size_t index = 0; index < locals.size(); ++index) {

@@ -31,15 +31,16 @@
 
 namespace tensorbus::wire {
 
-// Of fields that name no limit of their own.
+// Limits of fields that name no limit of their own.
 inline constexpr std::size_t longest_text = 4096;
 inline constexpr std::size_t most_numbers = 64;
 inline constexpr std::size_t most_items = 1'000'000;
 // Of messages of errors.
 inline constexpr std::size_t longest_reason = 64 * 1024;
 
-// How a value is called in messages. With a version it begins with both when it is written, and
-// those of another version are refused; 0: it goes where versions were compared before.
+// How a value is called in messages. A value with a version begins with name and version when it is
+// written, and values of another version are refused; 0: the value goes where versions were
+// compared before.
 struct Title {
   std::string_view what;
   std::uint8_t version = 0;

@@ -8,7 +8,7 @@ namespace tensorbus::wire {
 
 // In quotes; what would move a terminal's cursor is escaped.
 std::string in_quotes(std::string_view text);
-// In quotes if they are readable, else as hexadecimal digits.
+// The bytes in quotes if they are readable, else as hexadecimal digits.
 std::string readable(std::string_view bytes);
 
 class Printer {

@@ -44,7 +44,7 @@ class Reader {
   void require(bool holds, const char* why) {
     if (!holds) throw Error(Code::invalid_argument, why);
   }
-  // Throws what it finds wrong.
+  // The check throws what it finds wrong.
   template <typename Check>
   void check(Check check) {
     check();

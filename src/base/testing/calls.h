@@ -11,7 +11,7 @@ namespace tensorbus {
 // Later than anything that works, sooner than the test's own end.
 inline Deadline soon() { return Deadline::after(std::chrono::seconds(30)); }
 
-// How a call fails; ok: it does not.
+// How a call fails; ok: the call does not.
 template <typename Call>
 Code code_of(const Call& call) {
   try {

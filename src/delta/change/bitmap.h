@@ -22,7 +22,7 @@ class Bitmap {
   void set(std::int64_t element) noexcept;
   void clear() noexcept;
 
-  // Adds what has changed in another version. Error if that is of another size.
+  // Adds what has changed in another version. Error if that bitmap is of another size.
   Bitmap& operator|=(const Bitmap& other);
 
   // The bits of 64 elements from `first` on, which is below the size.
@@ -32,12 +32,12 @@ class Bitmap {
     return shift == 0 ? word[0] : word[0] >> shift | word[1] << (word_bits - shift);
   }
 
-  // Who writes them leaves the bits beyond the last element 0.
+  // Whoever writes the words leaves the bits beyond the last element 0.
   std::span<std::uint64_t> words() noexcept { return {words_.data(), words_.size() - 1}; }
   std::span<const std::uint64_t> words() const noexcept {
     return {words_.data(), words_.size() - 1};
   }
-  // Of one for so many elements.
+  // The bytes of a bitmap for so many elements.
   static std::size_t bytes_for(std::int64_t elements);
 
   friend bool operator==(const Bitmap&, const Bitmap&) = default;
@@ -50,8 +50,8 @@ class Bitmap {
 // Of all tensors of a rank, in their order.
 using Changes = std::vector<Bitmap>;
 
-// What has changed since the base of `into`, after a version that changed `more`. Error if they are
-// not of the same tensors.
+// What has changed since the base of `into`, after a version that changed `more`. Error if the two
+// are not of the same tensors.
 void merge(Changes& into, const Changes& more);
 
 std::int64_t count(const Changes& changes) noexcept;

@@ -15,7 +15,7 @@ namespace tensorbus::delta {
 void apply_blocks(const CheckedPatch& patch, const Packed& packed, copy::Targets to,
                   std::size_t first, std::size_t end);
 
-// All of it.
+// Applies all blocks of the patch.
 void apply(const CheckedPatch& patch, const Packed& packed, copy::Targets to, copy::Crew& crew);
 
 }  // namespace tensorbus::delta

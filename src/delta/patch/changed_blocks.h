@@ -62,8 +62,8 @@ class ChangedBlocks {
     return static_cast<std::size_t>(std::min(part.elements, block_elements)) + 1;
   }
 
-  // At most what fits into a word and into the block; how many. Without asking whether there is a
-  // change: a find without one is overwritten by the next.
+  // Adds at most what fits into a word and into the block; returns how many elements. Does not ask
+  // whether there is a change: a find without a change is overwritten by the next.
   std::int64_t add(std::int64_t first, std::int64_t most) {
     const std::int64_t length = std::min({most, Bitmap::word_bits, block_elements - filled_});
     Found& found = found_[used_];

@@ -196,7 +196,7 @@ void PatchBlock::positions(std::uint16_t* to) const noexcept {
     for (const std::uint16_t* const end = to + count; to != end;) {
       const auto gap = std::to_integer<std::uint32_t>(*at++);
       position += gap;
-      // Written in vain if nothing is there: the next one takes its place.
+      // The position is written in vain if it has no value: the next position takes its place.
       *to = static_cast<std::uint16_t>(position);
       const bool has_value = gap != gap_escape;
       to += has_value ? 1 : 0;

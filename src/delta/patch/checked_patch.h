@@ -26,14 +26,14 @@ struct PatchBlock {
 
 class CheckedPatch {
  public:
-  // The bytes are borrowed, and nobody else may change them: they are checked once and read again
-  // when the patch is applied. `parts` are those of the reader's own program. Error if the patch is
-  // damaged, was made for another stream or claims anything that it does not have.
+  // The bytes are borrowed, and nobody else may change the bytes: they are checked once and read
+  // again when the patch is applied. `parts` are those of the reader's own program. Error if the
+  // patch is damaged, was made for another stream or claims anything that it does not have.
   CheckedPatch(std::span<const std::byte> bytes, std::span<const PackedPart> parts);
 
   const PatchId& id() const noexcept { return id_; }
   std::span<const PackedPart> parts() const noexcept { return parts_; }
-  // Those that have something in the patch; no two share an element.
+  // The blocks that have something in the patch; no two blocks share an element.
   std::span<const PatchBlock> blocks() const noexcept { return blocks_; }
   std::int64_t values() const noexcept { return values_; }
   std::size_t bytes() const noexcept { return bytes_; }

@@ -27,7 +27,7 @@ struct PackedRow {
   std::int64_t offset = 0;  // of the first one, in bytes from the tensor's first element
 };
 
-// A program is borrowed; it is not copied, because it can be large.
+// The program is borrowed and not copied, because a program can be large.
 class Packed {
  public:
   // Error if the program reduces: nobody knows what has changed in a sum before it is made.

@@ -36,7 +36,7 @@ struct PatchId {
   friend bool operator==(const PatchId&, const PatchId&) = default;
 };
 
-// A reader may be ahead of the base: what it has got since is in the patch once more.
+// A reader may be ahead of the base: what the reader has got since is in the patch once more.
 constexpr bool may_apply(const std::optional<HeldContent>& held, const PatchId& patch) noexcept {
   return held && held->generation == patch.generation && patch.base <= held->version &&
          held->version <= patch.version;
@@ -96,7 +96,7 @@ struct PatchPlaces {
   std::size_t values = 0;
   std::size_t end = 0;
 };
-// For a header that has blocks. The caller has bounded its counts.
+// For a header that has blocks. The caller has bounded the counts of the header.
 PatchPlaces places_of(const PatchPartHeader& header) noexcept;
 
 // XXH3 of everything but the checksum itself. The patch has a header.

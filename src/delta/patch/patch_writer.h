@@ -21,7 +21,7 @@ class PatchWriter {
   PatchWriter(const Packed& packed, std::span<const Bitmap> changes);
 
   std::size_t bytes() const noexcept { return bytes_; }
-  // How many values it has, those of dense blocks included.
+  // How many values the patch has, those of dense blocks included.
   std::int64_t values() const noexcept { return values_; }
 
   // Takes the values out of the version's tensors. `to` has bytes() bytes. Error if the changes are

@@ -1,5 +1,5 @@
-// From which versions a sender can make patches, and what it remembers for that: for every base
-// that a reader holds or may come to hold, what has changed since. Pure state: no memory of
+// From which versions a sender can make patches, and what the sender remembers for that: for every
+// base that a reader holds or may come to hold, what has changed since. Pure state: no memory of
 // tensors, no clock, no readers but their numbers.
 #pragma once
 
@@ -25,17 +25,17 @@ class Bases {
   // be compared.
   bool wanted() const noexcept { return !readers_.empty(); }
 
-  // A reader that promises it holds this version, or nothing that a patch could start from. It may
-  // be a version that is not published any more.
+  // A reader that promises it holds this version, or nothing that a patch could start from. The
+  // version may be one that is not published any more.
   void hold(Reader reader, std::optional<std::int64_t> version);
-  // It has begun to pull this version, and holds it if all goes well.
+  // The reader has begun to pull this version, and holds the version if all goes well.
   void expect(Reader reader, std::int64_t version);
   void leave(Reader reader);
 
   // The version differs from the one before in these elements. To be told before the version can be
   // pulled. Versions rise.
   void publish(std::int64_t version, const Changes& changes);
-  // It was not compared: no earlier version is a base any more.
+  // The version was not compared: no earlier version is a base any more.
   void publish_uncompared(std::int64_t version);
 
   struct Since {
@@ -43,7 +43,7 @@ class Bases {
     const Changes* changes;  // until the next call that is not const
   };
   // What a reader that holds a version may lack: from the newest base that is not newer. Nothing:
-  // it has to read all.
+  // the reader has to read all.
   std::optional<Since> since(std::int64_t held) const;
 
   std::size_t bytes() const noexcept { return since_.size() * bytes_each(); }

@@ -15,9 +15,10 @@ namespace tensorbus::delta {
 inline constexpr std::int64_t canary_pages = 16;
 inline constexpr std::int64_t canary_page_bytes = 4096;
 
-// Of 16 pages of the tensor, one somewhere in each sixteenth of it, or of all of it if that is not
-// more. `salt` says where: with another one for each version all elements are looked at in time.
-// Elements are hashed in their order, whatever the strides; what lies between them does not count.
+// Of 16 pages of the tensor, one somewhere in each sixteenth of the tensor, or of all of the tensor
+// if that is not more. `salt` says where: with another salt for each version all elements are
+// looked at in time. Elements are hashed in their order, whatever the strides; what lies between
+// elements does not count.
 std::uint64_t canary(const TensorView& tensor, std::uint64_t salt);
 
 std::vector<std::uint64_t> canaries(std::span<const TensorView> tensors, std::uint64_t salt);

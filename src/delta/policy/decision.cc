@@ -9,8 +9,8 @@ namespace tensorbus::delta {
 namespace {
 
 constexpr double largest_share_of_dense = 0.9;
-// A reader that gets all has to gain this much by a patch; one that gets patches keeps them only
-// while they are sooner.
+// A reader that gets all has to gain this much by a patch; a reader that gets patches goes on with
+// patches only while these are sooner.
 constexpr double gain_to_switch = 0.1;
 constexpr double weight_of_new = 0.25;
 constexpr int patience = 3;
@@ -22,8 +22,8 @@ struct Point {
   double cost;
 };
 
-// Measured on one thread, float32 to bfloat16, positions anywhere. Only their shape counts: how
-// this machine differs is learnt.
+// Measured on one thread, float32 to bfloat16, positions anywhere. Only the shape of the curves
+// counts: how this machine differs is learnt.
 constexpr std::array<Point, 7> pack_costs = {
     {{0, 0.07}, {0.0001, 0.18}, {0.001, 0.37}, {0.01, 1.83}, {0.03, 1.83}, {0.1, 2.9}, {1, 2.9}}};
 constexpr std::array<Point, 8> apply_costs = {{{0, 0.003},

@@ -27,12 +27,13 @@ struct Offered {
 // What the machine was seen to do.
 struct Speeds {
   double copy_seconds_per_byte = 1.0 / 10e9;  // of a plain copy
-  // How a dense read and the two halves of a patch compare with what is expected of them: above 1
-  // they are slower. Learnt.
+  // How a dense read and the two halves of a patch compare with what is expected: above 1 is slower
+  // than that. Learnt.
   double dense = 1;
   double pack = 1;
   double apply = 1;
-  // Bytes per second that reach this reader; infinite where it reads memory of its own host.
+  // Bytes per second that reach this reader; infinite where the reader reads memory of its own
+  // host.
   double link_rate = std::numeric_limits<double>::infinity();
 };
 
@@ -53,11 +54,11 @@ double learnt(std::optional<double> before, double measured) noexcept;
 // alone after three versions and tried again after 16, 32, 64, ... up to 1024.
 class Attention {
  public:
-  // Of the version that comes next.
+  // Whether the version that comes next is compared.
   bool compares() const noexcept { return skipped_ >= to_skip_; }
-  // It came without being compared.
+  // The version came without being compared.
   void pass() noexcept { ++skipped_; }
-  // It was compared: whether any reader was better off with a patch.
+  // The version was compared. `paid`: some reader was better off with a patch.
   void learn(bool paid) noexcept;
 
  private:

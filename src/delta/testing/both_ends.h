@@ -45,7 +45,8 @@ class TestSource {
   TestSource(TestTensors trained, TestTensors empty_slot)
       : trained_(std::move(trained)), empty_slot_(std::move(empty_slot)) {}
 
-  // Its trained tensors as the next version, numbered from 1 on. Nothing precedes the first.
+  // Publishes the source's trained tensors as the next version, numbered from 1 on. Nothing
+  // precedes the first.
   void publish(plan::RandomCase& random, copy::Crew& crew) {
     if (!slots_.empty()) {
       for (TestTensor& tensor : trained_) tensor.change(random);
@@ -185,7 +186,7 @@ class BothEnds {
     return all;
   }
 
-  // Applies what it is given, at most this share of each patch's blocks.
+  // The reader applies the patches that it is given, at most this share of the blocks of each.
   void apply(Rank reader, const std::vector<std::vector<std::byte>>& patches, double share = 1) {
     TestTensors& tensors = targets_.at(reader);
     const plan::Strides strides = strides_of(tensors);

@@ -1,4 +1,4 @@
-// For the tests of patches: one that says anything, and a reader that must survive it.
+// For the tests of patches: a patch that says anything, and a reader that must survive the patch.
 #pragma once
 
 #include <algorithm>

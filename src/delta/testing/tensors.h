@@ -36,8 +36,8 @@ struct TestTensor {
     }
   }
 
-  // Another version: as it is, here and there, in a stretch, or everywhere. Some go back to what
-  // they were before.
+  // Makes another version: the elements change nowhere, here and there, in a stretch, or
+  // everywhere. Some go back to what they were before.
   void change(plan::RandomCase& random) {
     const auto items = static_cast<std::int64_t>(bytes.size() / item_bytes(dtype));
     if (items == 0) return;

@@ -28,7 +28,7 @@ class Bench {
   virtual void set_capturing(Stream stream, bool capturing) = 0;
   virtual void kill() = 0;
 
-  // Lets time go on until the mark has passed; false: it never will.
+  // Lets time go on until the mark has passed; false: the mark never will.
   virtual bool finish(const Mark& mark) = 0;
   // Lets time go on for a while that would be enough for whatever can go on.
   virtual void let_go_on() = 0;

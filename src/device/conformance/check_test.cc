@@ -1,4 +1,4 @@
-// That the check of a machine passes on a driver that does right, and finds one that does not.
+// The check of a machine passes on a driver that does right, and finds a driver that does not.
 #include "device/cuda/check.h"
 
 #include <gmock/gmock.h>

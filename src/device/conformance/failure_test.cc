@@ -122,8 +122,8 @@ INSTANTIATE_TEST_SUITE_P(Codes, EveryFunction,
                                          cuda::illegal_address, cuda::unknown),
                          [](const auto& each) { return "code_" + std::to_string(each.param); });
 
-// That work is over is seen by its event before the driver comes to ring for it, which a stream
-// that is to be destroyed need not prevent.
+// The event of some work shows that the work is over before the driver comes to ring for it, which
+// a stream that is to be destroyed need not prevent.
 TEST(DeviceFailure, TheDriverMayRingWhenTheDeviceIsGone) {
   Standin::Variables late = failing("cuStreamDestroy:1:2,cuStreamDestroy:2:2");
   late["STANDIN_DELAY_US"] = "500";

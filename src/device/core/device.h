@@ -1,8 +1,8 @@
-// Devices with a memory of their own: what they copy, in which order, and when this process knows
-// it.
+// Devices with a memory of their own: what a device copies, in which order, and when this process
+// knows it.
 //
-// Users' streams are theirs: nothing is ever added to one but an event. The work of copying lies in
-// queues of ours, which no call of this interface waits for.
+// Users' streams belong to the users: nothing is ever added to such a stream but an event. The work
+// of copying lies in queues of ours, which no call of this interface waits for.
 #pragma once
 
 #include <cstddef>
@@ -17,8 +17,8 @@
 
 namespace tensorbus::device {
 
-// A device as this process numbers it. Processes that see other devices number them otherwise:
-// across processes the uuid names it.
+// A device as this process numbers it. Processes that see other devices number devices otherwise:
+// across processes the uuid names a device.
 struct Id {
   int ordinal = 0;
 
@@ -82,7 +82,7 @@ class Queue {
   virtual void drain() noexcept = 0;
 };
 
-// Host memory that a device copies fast from and to, while somebody holds it.
+// Host memory that a device copies fast from and to, while somebody holds the pin.
 class Pin {
  public:
   enum class State { asked_for, pinned, pageable };

@@ -13,9 +13,9 @@ class Mark {
  public:
   Mark();
 
-  // Whether the work is over and this process knows it: its memory is no longer borrowed. Throws
-  // the Error that the work failed with; the device does not touch its memory any more then,
-  // either.
+  // Whether the work is over and this process knows it: the memory of the work is no longer
+  // borrowed. Throws the Error that the work failed with; the device does not touch that memory any
+  // more then, either.
   bool passed() const;
   // Sleeps until the work is over: true. False at the deadline: the memory is still borrowed.
   // Throws as passed(), and Error(interrupted).

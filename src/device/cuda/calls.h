@@ -32,8 +32,8 @@ class Calls {
     return result;
   }
 
-  // For calls that put a thread back as it was: they are made for a dead device, too, and what they
-  // say matters to nobody.
+  // For calls that put a thread back as it was: such calls are made for a dead device, too, and
+  // what they return matters to nobody.
   template <typename... Parameters, typename... Arguments>
   void restore(Result (*Functions::*function)(Parameters...), Arguments... arguments) noexcept {
     (functions_.*function)(arguments...);

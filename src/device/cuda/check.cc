@@ -34,7 +34,7 @@ class User {
 
   std::byte* memory() const { return reinterpret_cast<std::byte*>(memory_); }
   device::Stream stream() const { return {reinterpret_cast<std::uintptr_t>(stream_)}; }
-  // Long enough that who does not wait finds it under way.
+  // Long enough that a thread that does not wait finds the work under way.
   void fill_again_and_again(unsigned char last) {
     for (int i = 1; i < kernels; ++i) fill(static_cast<unsigned char>(last + i));
     fill(last);

@@ -9,16 +9,17 @@
 
 namespace tensorbus::device::cuda {
 
-// Events of a device, used again: making one costs more than recording it.
+// Events of a device, used again: making an event costs more than recording it.
 class Events {
  public:
   explicit Events(Calls& calls) : calls_(calls) {}
 
   // With the device's context current.
   Event take();
-  // An event that is still to come may be given back, too: who waits for it has been told so.
+  // An event that is still to come may be given back, too: whoever waits for the event has been
+  // told so.
   void give_back(Event event);
-  // Destroys those that were given back, with the device's context current.
+  // Destroys the events that were given back, with the device's context current.
   void clear();
 
  private:
@@ -58,7 +59,8 @@ class Engine {
 // Throws Error(failed) in a process forked since then: there CUDA has ended for good.
 void check_not_forked(unsigned generation, Id id);
 
-// A thread of a caller uses the device: its own context, and what it captures, stay as they are.
+// A thread of a caller uses the device: the thread's own context, and what the thread captures,
+// stay as they are.
 class Visit {
  public:
   explicit Visit(Engine& engine);

@@ -1,5 +1,5 @@
-// The CUDA driver's library, loaded when the first device is needed. Nothing of ours links it: one
-// build runs on machines with and without a GPU.
+// The CUDA driver's library, loaded when the first device is needed. Nothing of ours links the
+// library: one build runs on machines with and without a GPU.
 #pragma once
 
 #include <string>
@@ -18,7 +18,7 @@ struct Library {
 };
 
 // Loads the driver and asks for nothing: no device is looked at, no file made. Error(unsupported)
-// that says why there is none, or that it is too old.
+// that says why there is no driver, or that the driver is too old.
 Library load(const std::string& file);
 // load(soname), for the life of the process, on the first call that succeeds.
 const Library& library();

@@ -130,7 +130,7 @@ class CopyJob final : public MarkedJob {
     try {
       for (const Block& block : blocks_) issue(block);
     } catch (const Error& error) {
-      // What was issued before goes on: its end is waited for first.
+      // What was issued before goes on: the job waits for the end of that first.
       failure_ = error.status();
       if (calls().is_dead()) throw;
     }

@@ -16,15 +16,16 @@ namespace tensorbus::device::cuda {
 class Job {
  public:
   virtual ~Job() = default;
-  // Gives it to the driver. An Error ends it.
+  // Gives the job to the driver. An Error ends the job.
   virtual void start() = 0;
-  // Whether the device has done it; asked again and again until it is over.
+  // Whether the device has done the job; asked again and again until it is over.
   virtual bool is_over() { return true; }
-  // The end, however it came to be; once, also for a job that the thread never started.
+  // The end of the job, however the end came to be; called once, also for a job that the thread
+  // never started.
   virtual void end(const Status& status) noexcept = 0;
 };
 
-// Wakes the thread. The driver's threads ring it, also late: a bell outlives its device.
+// Wakes the thread. The driver's threads ring the bell, also late: a bell outlives its device.
 class Bell {
  public:
   // For cuLaunchHostFunc.

@@ -187,7 +187,7 @@ void FakeDevice::write(Stream stream, std::byte* to, std::vector<std::byte> byte
   ++line.added;
 }
 
-// Something that is not done yet, also for who asks for a moment.
+// Adds work that is not done yet, also for a caller that asks for a moment.
 void FakeDevice::hold(Stream stream) {
   Line& line = line_of(stream);
   line.tasks.emplace_back();

@@ -1,5 +1,5 @@
-// A device without threads and without time: everything that it does, it does in step(). For
-// simulations, which choose when that is.
+// A device without threads and without time: everything that the device does, it does in step().
+// For simulations, which choose when step() comes.
 #pragma once
 
 #include <deque>
@@ -13,7 +13,7 @@
 
 namespace tensorbus::device {
 
-// Used by one thread. Marks and moments may outlive it.
+// Used by one thread. Marks and moments may outlive the device.
 class FakeDevice final : public Device {
  public:
   FakeDevice(Id id, unsigned seed);

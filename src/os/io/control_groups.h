@@ -1,4 +1,4 @@
-// The control groups that limit this process, in both versions of them.
+// The control groups that limit this process, in both versions of control groups.
 #pragma once
 
 #include <functional>

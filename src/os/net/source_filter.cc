@@ -16,9 +16,10 @@ constexpr std::uint32_t v4_source = network + 12;
 constexpr std::uint32_t v6_source = network + 8;
 
 constexpr std::uint32_t take_all = 0xFFFF'FFFF;
-// Compared one by one; more are searched by halves: every packet of a connection comes by here.
+// So few addresses are compared one by one; more are searched by halves: every packet of a
+// connection comes by here.
 constexpr std::size_t few = 4;
-// From exact to coarse, until the kernel has room for it.
+// From exact to coarse, until the kernel has room for the filter.
 constexpr std::array<PrefixBits, 4> prefixes{{{32, 128}, {24, 64}, {16, 32}, {8, 32}}};
 
 class Program {

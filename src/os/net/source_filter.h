@@ -1,5 +1,5 @@
 // Which hosts may connect to a listening socket. The kernel drops the first packet of all others:
-// to them it is as if nobody were there, and no byte of theirs reaches the process.
+// to those hosts it is as if nobody were there, and no byte of theirs reaches the process.
 #pragma once
 
 #include <linux/filter.h>

@@ -24,7 +24,7 @@ struct ListeningSocket {
   std::uint16_t port = 0;
 };
 std::vector<ListeningSocket> listening_sockets();
-// That place, as host_port() writes it.
+// Where this process listens, as host_port() writes it.
 std::vector<std::string> listening_addresses();
 
 // The address of ours that packets to this one carry. Sends nothing.

@@ -33,7 +33,7 @@ Name abstract_name(const std::string& name) {
   return made;
 }
 
-// Paths of sockets end after 107 bytes; through its folder's descriptor any file can be named.
+// Paths of sockets end after 107 bytes; through the descriptor of its folder any file can be named.
 class PathName {
  public:
   explicit PathName(const std::string& path) {

@@ -14,7 +14,7 @@
 namespace tensorbus::os {
 namespace {
 
-// Microseconds of processor time in each period; one that is not there, or not limited, is 0.
+// Microseconds of processor time in each period; a quota that is not there, or not limited, is 0.
 struct Quota {
   std::int64_t time = 0;
   std::int64_t period = 0;

@@ -1,4 +1,4 @@
-// The cores that a process may run on, and how much of them it may use.
+// The cores that a process may run on, and how much of these the process may use.
 #pragma once
 
 #include <cstddef>

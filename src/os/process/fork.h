@@ -1,5 +1,5 @@
-// Threads and sockets do not survive a fork; an object that owns some must notice that it is in a
-// child.
+// Threads and sockets do not survive a fork; an object that owns threads or sockets must notice
+// that it is in a child.
 #pragma once
 
 #include <string_view>
@@ -10,7 +10,7 @@ namespace tensorbus::os {
 // socket that lives on in a child keeps peers from seeing that this process is gone. The child must
 // not close the descriptor again.
 void close_in_children(int fd);
-// The same for the TCP sockets that an epoll set, or one that it watches, watches when the fork
+// The same for the TCP sockets that an epoll set, or a set that it watches, watches when the fork
 // comes: for libraries that keep their sockets to themselves. The set is forgotten like a
 // descriptor.
 void close_watched_in_children(int epoll_fd);

@@ -20,8 +20,8 @@ class Interruption {
   std::atomic<const char*> why_{nullptr};
 };
 
-// While it lives on a thread, blocking calls there obey an interruption, which is borrowed: one of
-// them throws Error(cancelled), and those that clean up afterwards can wait again.
+// While the object lives on a thread, blocking calls of that thread obey an interruption, which is
+// borrowed: one call throws Error(cancelled), and calls that clean up afterwards can wait again.
 class Interruptible final : private ThreadCheck {
  public:
   explicit Interruptible(const Interruption& by) noexcept

@@ -16,8 +16,8 @@ namespace tensorbus::os {
 // New at every start of the machine.
 std::string boot_id();
 
-// The same for all processes that share one kernel and one network namespace: they reach each
-// other's abstract sockets.
+// The key is the same for all processes that share one kernel and one network namespace: such
+// processes reach each other's abstract sockets.
 std::string host_key();
 
 // Clock ticks from boot to the start of a process. Error(unreachable) if there is none.
@@ -30,10 +30,11 @@ std::uint64_t own_start_time();
 // process.
 void block_signals_in_this_thread() noexcept;
 
-// Readable when the process ends. Error(unreachable) if it has.
+// A descriptor that is readable when the process ends. Error(unreachable) if the process has ended.
 Fd open_pidfd(pid_t pid);
 bool has_ended(const Fd& pidfd) noexcept;
-// The process' pid as this one sees it; 0 if it cannot be seen from here, or has ended.
+// The pid of that process as this one sees it; 0 if that process cannot be seen from here, or has
+// ended.
 pid_t pid_of(const Fd& pidfd);
 
 // Copies remote to local, or local to remote; the sums of both lengths are equal. The errno of the

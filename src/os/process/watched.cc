@@ -13,7 +13,7 @@ namespace {
 // Sets that watch each other in a ring do not exist; the kernel nests at most five.
 constexpr int most_nested = 5;
 
-// No stdio and no memory: a thread that held their locks may not exist here.
+// No stdio and no allocation: a thread that held the locks of either may not exist in the child.
 class LineReader {
  public:
   explicit LineReader(int fd) : fd_(fd) {}

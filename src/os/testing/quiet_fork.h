@@ -1,5 +1,5 @@
 // How tests fork. The sanitizers' allocators do not hold their locks across a fork: a thread that
-// has one at that moment takes it from the child for ever.
+// has a lock at that moment takes the lock from the child for ever.
 #pragma once
 
 #include <dirent.h>
@@ -44,15 +44,16 @@ inline pid_t quiet_fork() {
   return ::fork();
 }
 
-// A child that does `work` and ends: with 0, or with 1 after an exception, which it prints. It dies
-// with the thread that forked it, so that a test that fails leaves nobody behind.
+// A child that does `work` and ends: with 0, or with 1 after an exception, which the child prints.
+// The child dies with the thread that forked it, so that a test that fails leaves nobody behind.
 template <std::invocable Work>
 pid_t fork_child(Work&& work) {
   const pid_t parent = ::getpid();
   const pid_t child = quiet_fork();
   if (child != 0) return child;
   ::prctl(PR_SET_PDEATHSIG, SIGKILL);
-  // It was gone before we asked; 0: it lives, in another pid namespace.
+  // The parent was gone before the child asked for the signal; 0: the parent lives, in another pid
+  // namespace.
   if (const pid_t now = ::getppid(); now != parent && now != 0) ::_exit(1);
   try {
     work();

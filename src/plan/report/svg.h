@@ -8,8 +8,8 @@
 namespace tensorbus::plan {
 
 // Source ranks on the left, target ranks on the right, a band for what moves between them, as thick
-// as its bytes. For one tensor each rank shows which part of it it holds, and a target paints that
-// in the colours of its sources. Many ranks are drawn as groups of neighbours.
+// as its bytes. For one tensor each rank shows which part of the tensor it holds, and a target
+// paints that part in the colours of its sources. Many ranks are drawn as groups of neighbours.
 std::string to_svg(const Model& model, const Summary& summary);
 
 }  // namespace tensorbus::plan

@@ -84,7 +84,7 @@ int rank_of(const Job& job) {
 }
 
 Transport transport() {
-  // What they choose there is hardware that is found here by itself.
+  // What these variables choose is hardware that this process finds by itself.
   constexpr std::array<std::string_view, 4> fabrics{"ibverbs", "zmq", "0", "1"};
   word("DMLC_ENABLE_RDMA", fabrics);
   constexpr std::array<std::string_view, 6> backends{"cpu", "gpu", "cuda", "shm", "ucx", "auto"};

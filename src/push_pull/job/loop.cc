@@ -122,7 +122,8 @@ bool Loop::Turn::take() {
   // The spinning begins with the first look at the clock, a microsecond after it has begun.
   if (spin_until_ == TimePoint{}) spin_until_ = now_ + loop_.spin_.next();
   if (now_ < spin_until_) {
-    // Not at the first look: it costs two system calls, and most waits are over by the second.
+    // Not at the first look: asking costs two system calls, and most waits are over by the second
+    // look.
     if (before != TimePoint{} &&
         now_.time_since_epoch() / signals_every != before.time_since_epoch() / signals_every) {
       throw_if_interrupted(lock_);
@@ -145,7 +146,7 @@ void Loop::Turn::sleep() {
 }
 
 bool Loop::Turn::follow() {
-  // close() waits for those who follow, also while they look for signals without the lock.
+  // close() waits for threads that follow, also while they look for signals without the lock.
   struct Following {
     explicit Following(Loop& followed) : loop(followed) { ++loop.followers_; }
     ~Following() {
@@ -165,7 +166,7 @@ void Loop::keep() try {
   while (!closed_) {
     if (poller_ == Poller::caller || turns_ != seen) {
       seen = turns_;
-      // A caller that sleeps says when it leaves; one that spins must not have to.
+      // A caller that sleeps says when it leaves; a caller that spins must not have to.
       keeper_rests_ = poller_ == Poller::caller && poller_sleeps_;
       const Deadline until = keeper_rests_ ? Deadline::never() : Deadline::after(between_looks);
       std::array<pollfd, 2> fds{pollfd{wake_.get(), POLLIN, 0},

@@ -1,4 +1,4 @@
-// Who polls the station. A thread that waits does it itself: between two processes that are both
+// Who polls the station. A thread that waits polls itself: between two processes that are both
 // awake nothing is handed from thread to thread, allocated or asked of the kernel. When nobody
 // waits a thread of our own keeps connections alive and takes what comes.
 #pragma once
@@ -53,7 +53,7 @@ class Loop final : public fabric::Receiver {
     lock_again(lock);
     return lock;
   }
-  // The same for a lock that was let go for a long copy. It is held even if it throws.
+  // The same for a lock that was let go for a long copy. The lock is held even if the call throws.
   void lock_again(Lock& lock) LOCKS_UNCHECKED {
     if (!lock.try_lock()) {
       wanting_.fetch_add(1);

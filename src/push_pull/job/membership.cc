@@ -16,15 +16,15 @@ namespace tensorbus::push_pull {
 namespace {
 
 const std::string job_key = "push_pull/job";
-// A node that dies is missed by barriers after this time; those who talk to it know sooner.
+// Barriers miss a node that dies after this time; nodes that talk to it know sooner.
 constexpr Duration time_to_live = std::chrono::seconds(5);
-// Its rank can be taken again after this time at the latest.
+// The rank of a node that has lapsed can be taken again after this time at the latest.
 constexpr Duration lapse_grace = std::chrono::seconds(2);
 // The scheduler is given up when it could not be reached for so long.
 constexpr Duration patience_with_scheduler = std::chrono::seconds(5);
-// How often it is asked whether it is there while nothing changes.
+// How often the scheduler is asked whether it is there while nothing changes.
 constexpr Duration look_every = std::chrono::seconds(1);
-// How long the scheduler serves those who have not yet seen that all is over.
+// How long the scheduler serves nodes that have not yet seen that all is over.
 constexpr Duration farewell = std::chrono::seconds(5);
 
 // What stands at a rank's place while somebody takes it; no record begins so.
@@ -45,7 +45,7 @@ std::string names(const auto& members) {
   return fmt::format("{}", fmt::join(texts, ", "));
 }
 
-// "worker/3"; nothing if it is no member.
+// The member of a text like "worker/3"; nothing if the text names none.
 std::optional<Member> parse_member(std::string_view text) {
   for (const Role role : {Role::scheduler, Role::server, Role::worker}) {
     const std::string_view name = to_string(role);
@@ -165,13 +165,13 @@ void Membership::claim(const std::string& record, Deadline deadline) {
     const Swap swap = store_->compare_and_set(own, expected, mark, deadline);
     if (swap.swapped) break;
     expected.reset();
-    // One that died a moment ago still has its lease: that one is given time to lapse.
+    // A node that died a moment ago still has its lease: the lease is given time to lapse.
     const std::unique_ptr<Watch> watch = store_->watch(own, false, deadline);
     try {
       if (store_->exists(own, deadline)) watch->next(patience);
     } catch (const Error& error) {
       if (error.code() != Code::timeout) throw;
-      // A mark that stays was left by one that died before it had its rank.
+      // A mark that stays was left by a node that died before it had its rank.
       if (swap.value && swap.value->starts_with(claim_mark)) {
         expected = swap.value;
         continue;
@@ -362,7 +362,7 @@ void Membership::leave(Deadline deadline) {
       return !awaited.empty();
     };
     const bool all = wait(lock, deadline, [&]() REQUIRES(mutex_) { return !here(); });
-    // They all know by now, but may still be told so.
+    // All nodes have left or are lost by now, but some may still have to hear so from the store.
     if (all && schedules) {
       wait(lock, sooner(deadline, Deadline::after(farewell)),
            [this]() REQUIRES(mutex_) { return records_.size() <= 1; });
@@ -409,7 +409,7 @@ void Membership::follow_changes() {
 void Membership::take(const StoreEvent& event) {
   const bool put = event.kind == StoreEvent::Kind::put;
   if (event.key == job_key) {
-    // Withdrawn at the end; another one means another scheduler.
+    // The job's record is withdrawn at the end; another record means another scheduler.
     if (put && "push_pull/" + tensorbus::wire::read<JobRecord>(event.value).id + "/" != prefix_)
       begin_of_another_job();
     return;
@@ -443,7 +443,8 @@ void Membership::take(const StoreEvent& event) {
   changed_.notify_all();
 }
 
-// To one that leaves it says that the job is over, as it wants to know: the next one has begun.
+// To a node that leaves, the beginning of the next job says what the node wants to know: this job
+// is over.
 void Membership::begin_of_another_job() {
   {
     const Lock lock(mutex_);

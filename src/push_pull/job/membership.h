@@ -36,7 +36,7 @@ class Membership {
   // Finds the scheduler. Error(unreachable) at the deadline, Error(invalid_argument) if it was told
   // of another job.
   Membership(const Member& self, const NodeOptions& options);
-  // Leaves without waiting for anybody: to the others it is lost.
+  // Leaves without waiting for anybody: to the others this node is lost.
   ~Membership();
   Membership(const Membership&) = delete;
   Membership& operator=(const Membership&) = delete;
@@ -46,7 +46,8 @@ class Membership {
   const Member& self() const noexcept { return self_; }
   std::vector<Member> everybody() const;
 
-  // Takes our rank, under a record that others can read. Error(invalid_argument) if it is taken.
+  // Takes this node's rank, under a record that others can read. Error(invalid_argument) if the
+  // rank is taken.
   void join(const std::string& record, Deadline deadline);
   // Error(timeout) that says who is missing, also when it is another node that waits no longer;
   // Error(peer_lost) who is gone.
@@ -59,7 +60,7 @@ class Membership {
   void publish_address(const std::string& address, Deadline deadline);
   std::string address(const Member& member, Deadline deadline);
 
-  // The members that take part call it. Error(timeout) that says who came, Error(peer_lost).
+  // The members that take part call barrier(). Error(timeout) that says who came, Error(peer_lost).
   void barrier(const Party& party, Deadline deadline);
 
   // Tells the others and waits until all have left or are lost. Error(timeout) that says who has

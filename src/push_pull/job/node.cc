@@ -13,8 +13,8 @@
 namespace tensorbus::push_pull {
 namespace {
 
-// With a core for everybody a wait costs less than waking up; without, it takes the core from whom
-// it waits for.
+// With a core for everybody a spin costs less than waking up; without, it takes the core from the
+// node that is waited for.
 constexpr Duration spin_with_cores = std::chrono::microseconds(100);
 constexpr Duration spin_in_vain = std::chrono::microseconds(2);
 
@@ -115,7 +115,8 @@ void Node::open_network(const NodeOptions& options, const std::string& bind) {
   membership_.publish_address(fabric::encode(network_only(station_->address())), options.deadline);
 }
 
-// Nodes in other network namespaces of the machine count, schedulers do not: those only sleep.
+// Nodes in other network namespaces of the machine count, schedulers do not: a scheduler only
+// sleeps.
 std::vector<Seat> Node::seats() const {
   std::vector<Seat> seats;
   for (const Member& member : membership_.everybody()) {

@@ -31,7 +31,7 @@ class Node : private Loop::Events {
     virtual void on_turn() = 0;
   };
 
-  // Returns when it is connected to all. `client` is borrowed, and called from here on.
+  // Returns when the node is connected to all. `client` is borrowed, and called from here on.
   Node(Role role, const NodeOptions& options, Client& client);
   ~Node() override;
 

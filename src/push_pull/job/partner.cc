@@ -5,7 +5,7 @@
 namespace tensorbus::push_pull {
 namespace {
 
-// Slots share segments of this size. Small: there is one for every peer.
+// Slots share segments of this size. Small: every peer has a segment of its own.
 constexpr std::size_t segment_bytes = std::size_t{1} << 20;
 // A piece of a long message, without its head.
 constexpr std::size_t part_bytes = fabric::max_message_bytes - 64;
@@ -86,7 +86,7 @@ std::uint64_t Partner::inlet_of(const fabric::Pool& pool, Inlets& inlets, const 
                                 const fabric::Place& place) {
   const auto known = inlets.find(place.segment);
   if (known != inlets.end()) return known->second;
-  // The whole segment: others in it need not be opened any more.
+  // The whole segment: other memory in the segment need not be opened any more.
   auto* const first = const_cast<std::byte*>(data) - place.offset;
   const std::uint64_t inlet =
       inlets_.open_inlet(*peer_, {first, pool.segment_size(place.segment)}, &pool);

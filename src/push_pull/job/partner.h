@@ -48,7 +48,7 @@ class Partner {
   void lose(Status reason);
   void disconnect();
 
-  // In order; what the peer does not take waits. Nothing once it is lost.
+  // Sends in order; what the peer does not take waits. Nothing happens once the peer is lost.
   void send(std::string_view message);
   bool is_behind() const noexcept { return !outbox_.empty(); }
   // What waits, as far as it goes.
@@ -58,8 +58,8 @@ class Partner {
 
   // Our memory for the peer to write. Error(failed) when memory is full.
   OwnSlot make_slot(std::size_t bytes);
-  // The same of a tensor in a pool; nothing if it lies elsewhere. On a network any memory will do,
-  // for once: close it.
+  // The same of a tensor in a pool; nothing if the tensor lies elsewhere. On a network any memory
+  // will do, for once: the caller closes it.
   std::optional<wire::InletPlace> open_in(const fabric::Pool& pool, const std::byte* data,
                                           std::size_t bytes);
   wire::InletPlace open_once(std::span<std::byte> memory);
@@ -68,7 +68,7 @@ class Partner {
   void trim();
 
   // The peer's memory at a place that it named, mapped as long as the peer needs the place; null on
-  // a network. Error(failed) if it is none.
+  // a network. Error(failed) if there is no such place.
   std::byte* peer_memory(const wire::InletPlace& place, std::size_t bytes);
   std::atomic<std::uint64_t>* peer_word(const wire::InletPlace& place);
   // The peer has closed it.

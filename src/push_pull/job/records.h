@@ -1,4 +1,4 @@
-// What a job keeps in its scheduler's store: what it is, and where each of its nodes is.
+// What a job keeps in its scheduler's store: what the job is, and where each of its nodes is.
 #pragma once
 
 #include <cstdint>

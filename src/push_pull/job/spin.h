@@ -17,7 +17,7 @@ struct Seat {
 };
 
 // Whether each of `nodes` that may run on a core of `own` can have one to itself. `own` is among
-// them.
+// `nodes`.
 inline bool has_cores_for(const Seat& own, std::span<const Seat> nodes) {
   const auto rivals = std::ranges::count_if(nodes, [&own](const Seat& node) {
     return node.machine == own.machine && node.cores.overlaps(own.cores);
@@ -25,8 +25,9 @@ inline bool has_cores_for(const Seat& own, std::span<const Seat> nodes) {
   return static_cast<std::size_t>(rivals) <= own.cores.count();
 }
 
-// The longest time, while what is waited for mostly comes within it. When it does not, it may be
-// that we hold the very core that it needs: then the shortest, with a try now and again.
+// How long to spin: the longest time, while what a thread waits for mostly comes within that time.
+// When it does not, the thread may hold the very core that the other side needs: then the shortest
+// time, with a try of the longest now and again.
 class SpinBudget {
  public:
   static constexpr int failures_in_a_row = 3;
@@ -38,7 +39,7 @@ class SpinBudget {
   // False: one look, then sleep.
   bool spins() const noexcept { return longest_ > Duration::zero(); }
 
-  // Of the spin that begins.
+  // The time of the spin that begins.
   Duration next() noexcept {
     tries_ = failures_ < failures_in_a_row || ++waits_ % waits_between_tries == 0;
     return tries_ ? longest_ : shortest_;

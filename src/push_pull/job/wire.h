@@ -31,7 +31,7 @@ enum class Kind : std::uint8_t {
   forget,        // worker: that one does not come again
 };
 
-// That a server knows of one worker.
+// The most standing requests that a server knows of one worker.
 inline constexpr std::size_t most_standing = 128;
 
 // Somewhere in an inlet of the receiver of what is written.
@@ -42,7 +42,7 @@ struct InletPlace {
 };
 
 // The three parts of a request are written as numbers of variable length: with one small tensor
-// each way it fits into one cache line, and that line is all that goes from core to core.
+// each way a request fits into one cache line, and that line is all that goes from core to core.
 struct RequestHead {
   std::uint64_t number = 0;
   std::uint64_t word = 0;  // which of the worker's words, from 1; 0: it has none
@@ -62,7 +62,7 @@ struct Pull {
   InletPlace place;
   std::uint64_t bytes = 0;
 };
-// Followed by the text of an error. With its first word in the ring it fills one cache line.
+// Followed by the text of an error. With its first word in the ring an answer fills one cache line.
 struct Answer {
   std::uint64_t number = 0;
   // Received, given to the server's code, handed over, sent. On one host in the ticks that both
@@ -103,7 +103,7 @@ struct Landing {
   InletPlace word;
 };
 
-// A message that is being written. Its memory is used again by the next.
+// A message that is being written. The next message uses the memory again.
 class Message {
  public:
   explicit Message(Kind kind) { start(kind); }
@@ -115,7 +115,7 @@ class Message {
     *room(1) = static_cast<char>(kind);
     ++size_;
   }
-  // As it lies in memory.
+  // The value as it lies in memory.
   template <typename T>
   void put(const T& value) {
     static_assert(std::has_unique_object_representations_v<T>, "padding would be sent");

@@ -1,4 +1,5 @@
-// Numbers that count upwards and are never used again, and what they name while it lives.
+// Numbers that count upwards and are never used again, and the things that these numbers name while
+// the things live.
 #pragma once
 
 #include <cstddef>
@@ -32,7 +33,7 @@ class Numbered {
       if (named.number == number) named.value = nullptr;
     }
   }
-  // Whether it was ever given.
+  // Whether the number was ever given.
   bool was_given(std::uint64_t number) const noexcept { return number > 0 && number < next_; }
 
  private:

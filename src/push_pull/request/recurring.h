@@ -60,14 +60,15 @@ class Likeness {
   std::vector<std::uint64_t> words_;
 };
 
-// One that the servers know, for whoever sends it again: its number, and since when it has that.
+// A request that the servers know, for the caller that sends it again: the number of the request,
+// and since when the request has that number.
 struct Standing {
   std::uint64_t number = 0;  // 0: they do not know it
   std::uint64_t since = 0;
 };
 
-// Those that the servers know, each with a number from 1 to wire::most_standing. A few places for
-// every remainder of the hash: whoever looks for a request that is not there soon knows it.
+// The requests that the servers know, each with a number from 1 to wire::most_standing. There are a
+// few places for every remainder of the hash: a look for a request that is not there is soon over.
 template <typename Kept>
 class Recurring {
  public:
@@ -80,7 +81,7 @@ class Recurring {
     std::uint64_t since = 0;
   };
 
-  // Without a comparison, if it still has the number.
+  // Without a comparison, if the request still has the number.
   Kept* find(const Standing& standing) noexcept {
     if (standing.number == 0) return nullptr;
     KnownRequest& known = places_[standing.number - 1];
@@ -96,14 +97,14 @@ class Recurring {
     }
     return nullptr;
   }
-  // Whether it has come often enough to be worth a place, as far as that is remembered.
+  // Whether the request has come often enough to be worth a place, as far as that is remembered.
   bool comes_often(const Likeness& likeness) noexcept {
     Sighting& sighting = seen_[likeness.hash() % seen_.size()];
     if (sighting.hash != likeness.hash()) sighting = {likeness.hash(), 0};
     return ++sighting.times >= often;
   }
-  // Where it may be put: a free place, or the one that was not used for the longest time among
-  // those that `may_go`. Null if there is none.
+  // Where the request may be put: a free place, or the one that was not used for the longest time
+  // among requests that `may_go`. Null if there is none.
   template <typename MayGo>
   KnownRequest* place_for(const Likeness& likeness, MayGo may_go) noexcept {
     KnownRequest* best = nullptr;

@@ -267,7 +267,7 @@ void Server::Impl::on_forget(WorkerState& worker, wire::Body& message) {
   stop_standing(*std::exchange(worker.standing[at], nullptr));
 }
 
-// What stays for the next time must not move into a registered buffer: a copy of it does.
+// A request that stays for the next time must not move into a registered buffer: a copy of it does.
 Server::Impl::Incoming& Server::Impl::movable(Incoming& incoming) {
   if (!incoming.stands || incoming.worker->landings.empty()) return incoming;
   Incoming& copy = new_incoming();
@@ -312,7 +312,7 @@ void Server::Impl::on_lost(Partner& partner) {
   }
   drop_queue(worker);
   worker.slots.clear();
-  // A push that it was writing never comes.
+  // A push that the worker was writing never comes.
   for (const auto& [key, landing] : worker.landings) {
     auto expected = static_cast<std::uint64_t>(LandingState::pushed);
     landing->word->compare_exchange_strong(expected,

@@ -97,7 +97,7 @@ void Server::Impl::respond(Handler handler, std::span<const TensorView> tensors)
   } else {
     status = {Code::cancelled, "the worker waits no longer"};
   }
-  // Before the worker hears of it: its next push may land there.
+  // Before the worker hears of the answer: the worker's next push may land there.
   for (auto& landing : incoming.landed) {
     if (landing != nullptr) leave(*incoming.worker, *std::exchange(landing, nullptr));
   }
@@ -136,7 +136,7 @@ void Server::Impl::respond_rows(const TensorView& buffer, std::span<const Tensor
   }
 }
 
-// A request that lay in it is over.
+// A request that lay in the landing is over.
 void Server::Impl::leave(WorkerState& worker, Landing& landing) {
   if (!landing.retired) return give_back(*landing.word);
   std::erase_if(worker.retired, [&](const auto& each) { return each.get() == &landing; });
@@ -148,7 +148,7 @@ void Server::Impl::retire(WorkerState& worker, std::int64_t key) {
   const std::shared_ptr<Landing> landing = found->second;
   worker.landings.erase(found);
   landing->retired = true;
-  // Whoever has it holds it to the end; nobody else takes it.
+  // Whoever has the landing holds it to the end; nobody else takes it.
   if (!take(*landing->word, LandingState::delivered)) worker.retired.push_back(landing);
 }
 

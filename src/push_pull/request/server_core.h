@@ -36,7 +36,7 @@ class Server::Impl final : private Node::Client {
   using Word = std::atomic<std::uint64_t>;
 
   struct WorkerState;
-  // A chunk of a registered buffer. Requests that lie in it hold it.
+  // A chunk of a registered buffer. Requests that lie in the landing hold it.
   struct Landing {
     std::byte* memory = nullptr;
     std::size_t bytes = 0;
@@ -46,7 +46,7 @@ class Server::Impl final : private Node::Client {
     std::shared_ptr<Word> word;
     bool retired = false;  // another was registered in its place: nothing new goes there
   };
-  // A request from its arrival to its answer. Its memory is used again.
+  // A request from its arrival to its answer. The next request uses the memory again.
   struct Incoming {
     WorkerState* worker = nullptr;
     std::uint64_t handler = 0;
@@ -112,7 +112,7 @@ class Server::Impl final : private Node::Client {
   void on_turn() override {}
 
   Incoming& take_handler(Handler handler);
-  // Empty, or why these are no answer. Measures them.
+  // Empty, or why these tensors are no answer. Measures the tensors.
   std::string mismatch(Incoming& incoming, std::span<const TensorView> tensors) const;
   void answer(Incoming& incoming, std::int64_t handed_over, const Status& status);
   void write_answers(Lock& lock, Incoming& incoming, std::span<const TensorView> tensors);

@@ -10,8 +10,8 @@ namespace tensorbus::push_pull {
 inline constexpr std::size_t word_bytes = 64;
 
 // Of a request, at its worker: whoever leaves `pending` decides whether the pull tensors are
-// written. The request's number is part of the word: a server that slept through a later request in
-// the same place cannot take it for its own.
+// written. The request's number is part of the word: a server that slept cannot take a later
+// request in the same place for the one that it knows.
 enum class RequestState : std::uint64_t {
   pending,
   writing,    // server

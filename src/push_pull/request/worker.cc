@@ -11,7 +11,7 @@
 namespace tensorbus::push_pull {
 namespace {
 
-// Requests that nobody has waited for. Each has a word for every server.
+// Requests that nobody has waited for. Each request has a word for every server.
 constexpr std::size_t most_unwaited = 1024;  // requests
 constexpr std::size_t words_bytes = (most_unwaited + wire::most_standing) * word_bytes;
 constexpr std::size_t small_request = 4 * 1024;
@@ -77,7 +77,7 @@ void Worker::Impl::check_servers() const {
   }
 }
 
-// A server that has as much of us as it may.
+// A server that has as much of this worker as it may.
 Worker::Impl::ServerState* Worker::Impl::crowded(std::size_t bytes) {
   for (ServerState& state : states_) {
     if (state.requests >= options_.most_requests ||
@@ -232,8 +232,9 @@ void Worker::Impl::reserve_pull(ServerState& state, Target& target) {
   target.place = target.slot.place;
 }
 
-// Whether this server writes into a pull tensor itself, where we see its bytes and not its
-// messages. Otherwise it is we who put them there, and whoever gives up a request simply does not.
+// Whether this server writes into a pull tensor itself, where the worker sees bytes of the server
+// and not its messages. Otherwise the worker puts the bytes there, and a worker that gives up a
+// request simply does not.
 bool Worker::Impl::needs_word(SentRequest& request, std::size_t server) const {
   return states_[server].partner->shares_memory() &&
          std::ranges::any_of(targets(request, server), [](const Target& target) {
@@ -243,7 +244,7 @@ bool Worker::Impl::needs_word(SentRequest& request, std::size_t server) const {
 
 std::span<Worker::Impl::Target> Worker::Impl::targets(SentRequest& request,
                                                       std::size_t server) const {
-  // Fewer if it fails while they are reserved.
+  // The request has fewer pulls if it fails while pulls are reserved.
   const std::size_t first = std::min(server * request.pulls_each, request.pulls.size());
   return std::span(request.pulls)
       .subspan(first, std::min(request.pulls_each, request.pulls.size() - first));

@@ -93,7 +93,7 @@ class Worker::Impl final : private Node::Client {
     OwnSlot slot;            // that place, if it is not the tensor itself
     bool once = false;       // it was opened for this request alone
   };
-  // A request from its making to its end. Its memory is used again.
+  // A request from its making to its end. The next request uses the memory again.
   struct SentRequest {
     std::size_t index = 0;  // of its words
     std::uint64_t number = 0;
@@ -109,7 +109,8 @@ class Worker::Impl final : private Node::Client {
     bool under_way = false;
     bool finishing = false;  // its answers are being copied out
     bool abandoned = false;  // nobody waits for it any more
-    // By which number the servers know it when it comes again; 0: they do not. It keeps its memory.
+    // The number by which the servers know the request when it comes again; 0: they do not. A
+    // request with a number keeps its memory.
     std::uint64_t standing = 0;
     bool known = false;              // they have been told
     std::uint64_t pool_changes = 0;  // when it was last looked up where its pulls lie
@@ -129,7 +130,8 @@ class Worker::Impl final : private Node::Client {
     std::vector<Trace> traces;  // by server
     bool in_ticks = false;      // they are not yet times
   };
-  // A server that we lost while it was writing into a pull tensor, and that may still be there.
+  // A server that the worker lost while the server was writing into a pull tensor, and that may
+  // still be there.
   struct Orphan {
     std::shared_ptr<const void> keep;
     fabric::Identity server;
@@ -143,8 +145,8 @@ class Worker::Impl final : private Node::Client {
   void check_servers() const;
   ServerState* crowded(std::size_t bytes);
   SentRequest& new_request();
-  // Whatever there is left to do for requests that are over. Nobody waits for it, so it is done
-  // while somebody waits for an answer.
+  // Whatever there is left to do for requests that are over. Nobody waits for that, so the worker
+  // does it while somebody waits for an answer.
   void clear_up();
   void release(SentRequest& request);
   PeerSlot take_slot(Lock& lock, ServerState& state, std::size_t bytes, Deadline deadline);

@@ -126,7 +126,7 @@ void Worker::Impl::end_if_abandoned(SentRequest& request) {
   release(request);  // at once: it may come again at once
 }
 
-// After it no server begins to write; some may be writing.
+// After cancel() no server begins to write; some may be writing.
 void Worker::Impl::cancel(Lock& lock, SentRequest& request) {
   for (std::size_t server = 0; server < servers(); ++server) {
     Leg& leg = request.legs[server];
@@ -239,7 +239,8 @@ void Worker::Impl::on_lost(Partner& partner) {
   }
 }
 
-// A process that was stopped goes on where it was when it is continued, whatever we think of it.
+// A process that was stopped goes on where it was when it is continued, whatever this worker takes
+// it for.
 bool Worker::Impl::still_writing(const Orphan& orphan) const {
   return orphan.word->load() == word_of(orphan.number, RequestState::writing) &&
          is_running(orphan.server);
@@ -266,7 +267,7 @@ Worker::Impl::Finished* Worker::Impl::finished(std::uint64_t handler) {
   return nullptr;
 }
 
-// Once, so that whoever asks again is told the same.
+// Once, so that a caller that asks again is told the same.
 void Worker::Impl::turn_into_times(Finished& entry) const {
   if (!std::exchange(entry.in_ticks, false)) return;
   for (std::size_t server = 0; server < servers(); ++server) {

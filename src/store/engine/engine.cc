@@ -18,7 +18,7 @@ std::string encode(const WaitResult& result) {
   return std::move(encoder).bytes();
 }
 
-// Keys on the wire may be a byte longer than users' keys: the "/" before them.
+// Keys on the wire may be a byte longer than users' keys: a "/" stands before each.
 void check_wire_key(std::string_view key) {
   if (key.size() > max_key_size) {
     throw Error(Code::invalid_argument, fmt::format("key is too long: {} bytes, at most {} are "
@@ -78,7 +78,7 @@ auto keys_with_prefix(const Range& records, std::string_view prefix) {
 
 using WriteRequest = std::function<void(Op, std::string_view body)>;
 
-// In several requests if it is large: the size of one has 32 bits in a journal.
+// A queue in several requests if it is large: the size of a request has 32 bits in a journal.
 void snapshot_queue(std::string_view key, const std::deque<std::string>& elements,
                     const WriteRequest& write) {
   for (auto next = elements.begin(); next != elements.end();) {

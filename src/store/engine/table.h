@@ -65,7 +65,7 @@ class Table {
 
   // For a journal: sets a key as it was, revision included.
   void restore(std::string_view key, Record record);
-  // Behind those that are there.
+  // Puts the elements behind those that are there.
   void restore_queue(std::string_view key, std::span<const std::string_view> elements);
   void restore_revision(std::uint64_t revision) { revision_ = std::max(revision_, revision); }
 

@@ -35,7 +35,8 @@ class Waits {
   std::optional<WaitResult> add(Ticket ticket, const Condition& condition);
   // The same for "all of these keys are present", queues counting as present.
   std::optional<WaitResult> add_all(Ticket ticket, std::vector<std::string> keys);
-  // The waits whose condition holds now that these keys changed; they are registered no more.
+  // The waits whose condition holds now that these keys changed; these waits are registered no
+  // more.
   std::vector<Ready> after_change(const Table::Changed& changed);
   // Ends a wait; says what was missing. Nothing if there is no such wait.
   std::optional<std::string> remove(Ticket ticket);

@@ -29,7 +29,7 @@ std::string escaped(const std::string& name) {
   return safe;
 }
 
-// What a member's key holds: the count it came for, and its name.
+// What a member's key holds: the count that the member came for, and its name.
 std::string arrival(std::size_t count, const std::string& member) {
   return fmt::format("{} {}", count, member);
 }

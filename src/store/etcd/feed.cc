@@ -94,7 +94,7 @@ Feed::Step Feed::take_snapshot(const Call& call) {
     const Json answer = access_->gateway.call("/v3/kv/txn", question, call).json;
     const auto id = key_values(response_at(answer, 1, "response_range"));
     if (id.empty()) {
-      // An etcd that has just lost its data; give it a name, then look again.
+      // An etcd that has just lost its data; give the new data a name, then look again.
       access_->session.data_id(call);
       continue;
     }

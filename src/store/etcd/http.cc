@@ -17,7 +17,7 @@ namespace {
 constexpr std::size_t max_idle_threads = 4;
 // A name may have several addresses; a silent one must not use up the whole deadline.
 constexpr std::chrono::seconds connect_limit{3};
-// Callers keep their own deadlines and abandon the exchange; this only has to be longer.
+// Callers keep their own deadlines and abandon the exchange; this limit only has to be longer.
 constexpr std::chrono::seconds read_limit{1'000'000};
 
 std::string describe(httplib::Error error) {
@@ -38,7 +38,7 @@ std::string describe(httplib::Error error) {
 }
 
 void set_option(int socket, int level, int name, int value) {
-  // Best effort: without it the connection works, only its loss is noticed later.
+  // Best effort: without the option the connection works, only its loss is noticed later.
   [[maybe_unused]] const int result = ::setsockopt(socket, level, name, &value, sizeof value);
 }
 
@@ -222,7 +222,8 @@ void HttpPool::work(Worker& worker) {
     }
     if (!connection->usable()) connection.reset();
     lock.lock();
-    // Idle before its caller wakes, so that the caller's next request finds this thread.
+    // The thread is idle before its caller wakes, so that the caller's next request finds this
+    // thread.
     const auto finished = std::exchange(worker.current, nullptr);
     const bool leave = stopped_ || idle_ >= max_idle_threads;
     worker.host = finished->request_.host;

@@ -54,8 +54,8 @@ std::shared_ptr<LeaseState> Leases::take(std::chrono::seconds time_to_live, bool
 bool Leases::alive(LeaseState& lease) const {
   const Lock lock(lease.mutex);
   if (lease.dead) return false;
-  // Only etcd knows when a lease that is kept alive has lapsed: its clock stands still while it is
-  // down. One that is not kept alive lapses unless it is refreshed in time.
+  // Only etcd knows when a lease that is kept alive has lapsed: the clock of etcd stands still
+  // while etcd is down. A lease that is not kept alive lapses unless somebody refreshes it in time.
   return lease.keep_alive || now() < lease.refreshed + lease.time_to_live;
 }
 
@@ -92,7 +92,7 @@ void Leases::publish(LeaseState& lease, const Call& call) {
     const Lock lock(lease.mutex);
     entries = lease.entries;
   }
-  // One by one and only where nothing is: a newer value that was set meanwhile stays.
+  // Key by key and only where nothing is: a newer value that was set meanwhile stays.
   for (const auto& [key, value] : entries) {
     Transaction transaction;
     transaction.compare.push_back(version_is(key, 0));

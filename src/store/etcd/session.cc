@@ -37,7 +37,7 @@ const Json& WriteResult::response(std::size_t index, const char* kind) const {
 WriteResult Session::write(const Transaction& transaction, const Call& call) {
   while (true) {
     const auto epoch = current_epoch(call);
-    // Given back only when its version is certain; otherwise it is never used again.
+    // A marker is given back only when its version is certain; otherwise it is never used again.
     Marker marker = take_marker(*epoch);
     const Json compare = joined(version_is(marker.key, marker.version), transaction.compare);
     const Json success = joined(put(marker.key, "", epoch->lease), transaction.success);
@@ -48,7 +48,8 @@ WriteResult Session::write(const Transaction& transaction, const Call& call) {
     } catch (const Refusal& refusal) {
       if (!refusal.resent()) give_back(*epoch, marker);
       if (refusal.kind() != Refusal::Kind::lease_not_found) throw;
-      // The marker's condition held. If it was written before, it exists and so does its lease.
+      // The marker's condition held. If the marker was written before, it exists and so does its
+      // lease.
       if (marker.version > 0 || lease_lives(epoch->lease, call)) throw;
       markers_lost(epoch, refusal.resent(), call);
       continue;

@@ -246,8 +246,8 @@ void RemoteStore::attach(std::unique_lock<std::mutex>&, os::Fd socket, const Hel
   if (replaced) {
     log::info("the store at {} is a new instance; leases are published again", url());
     for (const std::string& body : lease_requests()) {
-      // Older changes are still to be repeated, and may have been applied: their replies are
-      // needed.
+      // Older changes are still to be repeated, and may have been applied: the client needs the
+      // replies to those.
       Encoder encoder;
       encoder.integer(settled(Op::publish)).raw(body);
       out_ += encode_frame(next_id_++, static_cast<std::uint8_t>(Op::publish), encoder.bytes());
@@ -298,13 +298,14 @@ void RemoteStore::send(std::string_view frame) {
   const ssize_t sent = ::send(socket_.get(), frame.data(), frame.size(), MSG_NOSIGNAL);
   const auto taken = sent > 0 ? static_cast<std::size_t>(sent) : 0;
   if (taken == frame.size()) return;
-  // The rest, or a failure, is the leader's business: it polls for both.
+  // The rest, or a failure, is the leader's business: the leader polls for both.
   out_ += frame.substr(taken);
   wake_leader_.signal();
 }
 
 void RemoteStore::send_watch(WatchState& watch) {
-  // Unknown values only; without `current` those of the present are not wanted at all.
+  // Asks for unknown values only; without `current` the values of the present are not wanted at
+  // all.
   const std::uint64_t since = watch.started || watch.wants_current ? watch.revision : UINT64_MAX;
   const std::string body =
       std::move(Encoder().string(wire_key(watch.prefix)).integer(since)).bytes();
@@ -335,7 +336,7 @@ void RemoteStore::flush() {
 
 void RemoteStore::receive() {
   if (!connected_) return;
-  // Not straight into the string: growing it would clear as much as could come, every time.
+  // Not straight into the string: growing the string would clear as much as could come, every time.
   std::array<char, most_received> buffer;
   const ssize_t got = ::recv(socket_.get(), buffer.data(), buffer.size(), 0);
   if (got == 0) return disconnect("the server closed the connection");
@@ -389,7 +390,7 @@ void RemoteStore::dispatch(std::string_view frame) {
   if (id == 0 && code == static_cast<std::uint8_t>(Code::cancelled)) {
     server_ended_here_ = body == this_process();
   }
-  // Else it is a reply that nobody waits for any more.
+  // Any other id is that of a reply that nobody waits for any more.
 }
 
 }  // namespace tensorbus::store

@@ -1,9 +1,9 @@
 // tensorbus://: the client of our server.
 //
 // No thread of its own: of all the threads blocked in a call one leads, reading the socket and
-// handing replies to the others; when it has its own reply it passes the lead on. So a lone caller
-// talks to the server directly, without a wake-up in between. The leader also reconnects, and then
-// repeats whatever has no reply yet.
+// handing replies to the others; when the leader has its own reply it passes the lead on. So a lone
+// caller talks to the server directly, without a wake-up in between. The leader also reconnects,
+// and then repeats whatever has no reply yet.
 #pragma once
 
 #include <atomic>

@@ -96,7 +96,8 @@ void RequestStore::set(std::span<const Entry> entries, Deadline deadline, Lease*
     const Lock lock(leases_mutex_);
     for (const Entry& entry : wired) {
       forget_leased(entry.key);
-      // Known before it is sent: if the server is replaced meanwhile, the key is published there.
+      // The lease knows the key before the key is sent: if another server takes over meanwhile, the
+      // key is published there.
       if (state != nullptr) state->keys[entry.key] = entry.value;
     }
   }
@@ -146,7 +147,7 @@ std::int64_t RequestStore::add(const std::string& key, std::int64_t amount, Dead
 }
 
 void RequestStore::join(Deadline deadline) {
-  // torch's own key: it has no "/" before it.
+  // torch's own key, without a "/" before it.
   call(Op::add, std::move(Encoder().string("init/").integer(std::int64_t{1})).bytes(), deadline);
 }
 
@@ -233,7 +234,7 @@ void RequestStore::refresh(LeaseState& lease, Deadline deadline) {
 
 void RequestStore::revoke(LeaseState& lease, Deadline deadline) {
   {
-    // First: whatever comes of it, it is neither renewed nor published again.
+    // First: whatever comes of the call, the lease is neither renewed nor published again.
     const Lock lock(leases_mutex_);
     lease.revoked = true;
     lease.alive = false;

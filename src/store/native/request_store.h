@@ -77,7 +77,7 @@ class RequestStore : public Store {
   void forget_leased(std::string_view wire_key) REQUIRES(leases_mutex_);
 
   void keep_alive();
-  // Once per lease of `kept`; how it went is told.
+  // Called once per lease that is kept alive; says in the log how that went.
   void renew(const std::shared_ptr<LeaseState>& lease, Duration patience);
   void refresh(LeaseState& lease, Deadline deadline);
   void revoke(LeaseState& lease, Deadline deadline);
@@ -86,7 +86,7 @@ class RequestStore : public Store {
 
   Mutex leases_mutex_;
   std::condition_variable leases_changed_;
-  // With all that their states hold but what a lease is granted with.
+  // The mutex guards the map and all that the states hold, but what a lease is granted with.
   std::map<LeaseId, std::shared_ptr<LeaseState>> leases_ GUARDED_BY(leases_mutex_);
   bool leases_closed_ GUARDED_BY(leases_mutex_) = false;
   // Of the renewing thread.

@@ -40,7 +40,7 @@ class Talk {
   }
 
  private:
-  // After a send or recv that failed: waits if it would have blocked.
+  // After a send or recv that failed: waits if the call would have blocked.
   void await(short events) {
     if (errno != EAGAIN && errno != EWOULDBLOCK && errno != EINTR) {
       throw Error(Code::unreachable, os::errno_message("the server's greeting", errno));

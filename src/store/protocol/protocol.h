@@ -40,14 +40,14 @@ enum class Op : std::uint8_t {
   get = 1,
   exists = 2,
   list = 3,
-  // These block: the reply comes when the condition holds, or on cancel.
+  // The next operations block: the reply comes when the condition holds, or on cancel.
   wait = 4,
   wait_all = 5,  // of torch's clients only
   barrier = 6,
   // The reply lists the present keys; events follow under the same id until cancel.
   watch = 7,
   cancel = 8,
-  // These change the store.
+  // The next operations change the store.
   set = 16,
   add = 17,
   swap = 18,
@@ -58,9 +58,9 @@ enum class Op : std::uint8_t {
   grant = 23,
   refresh = 24,
   revoke = 25,
-  // A lease and its keys, for a server that has lost them; nothing for one that has not.
+  // A lease and its keys, for a server that has lost both; a server that has not does nothing.
   publish = 26,
-  // These stand in the journal only.
+  // The next operations stand in the journal only.
   expire = 32,
   finished = 33,
   restore_key = 34,
@@ -88,7 +88,8 @@ Hello decode_hello(std::string_view bytes);
 std::string token_proof(const std::string& token, bool of_server, const Hello& client,
                         const Hello& server);
 
-// A name that no other process has: a client that knows the server's knows who ended it.
+// A name that no other process has: a client that knows the name of its server's process knows who
+// ended the server.
 std::string this_process();
 
 std::string encode_frame(std::uint64_t id, std::uint8_t op_or_code, std::string_view body);

@@ -13,7 +13,8 @@
 
 namespace tensorbus::store {
 
-// Torch's clients put a "/" before every key of their users; keys without one are their own.
+// Torch's clients put a "/" before every key of their users; keys without a "/" are the clients'
+// own.
 inline std::string torch_key(std::string_view key) { return "/" + std::string(key); }
 // Counts the clients that have joined.
 inline constexpr std::string_view torch_join_key = "init/";

@@ -1,6 +1,6 @@
 // Where the server's clients come in. When there are no descriptors or no memory for another
-// client, the acceptor rests for a moment and tries again: nobody would tell it that there are
-// some.
+// client, the acceptor rests for a moment and tries again: nobody would tell the acceptor that
+// there are some.
 #pragma once
 
 #include <cstdint>
@@ -27,7 +27,7 @@ class Acceptor {
   void welcomed() { shortage_.end(); }
   bool rests() const noexcept { return rests_until() != TimePoint::max(); }
   TimePoint rests_until() const noexcept { return shortage_.until(); }
-  // True once when that has come.
+  // True once when the end of the rest has come.
   bool rest_is_over(TimePoint time) noexcept { return shortage_.pause_is_over(time); }
 
   void close() noexcept { listener_.reset(); }

@@ -13,14 +13,15 @@ constexpr std::size_t read_per_turn = 512 * 1024;
 // A client that lets this much pile up does not read.
 constexpr std::size_t max_output = 2 * max_frame_size;
 // A client that asks faster than it reads is not served beyond this, or a few bytes of requests
-// could make us hold gigabytes of replies.
+// could make the server hold gigabytes of replies.
 constexpr std::size_t comfortable_output = 16 * 1024 * 1024;
 
 }  // namespace
 
 bool Connection::receive() {
   for (std::size_t taken = 0; taken < read_per_turn;) {
-    // Not straight into the string: growing it would clear as much as could come, every time.
+    // Not straight into the string: growing the string would clear as much as could come, every
+    // time.
     std::array<char, read_size> buffer;
     const ssize_t got = ::recv(socket.get(), buffer.data(), buffer.size(), 0);
     if (got == 0) return false;

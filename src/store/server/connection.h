@@ -1,4 +1,4 @@
-// One client of the server: its socket, its buffers, and how far it has introduced itself.
+// One client of the server: its socket, its buffers, and how far the client has introduced itself.
 #pragma once
 
 #include <cstdint>
@@ -26,14 +26,14 @@ struct Connection {
 
   // Reads what is there, up to a share that leaves time for others. False when the client is gone.
   bool receive();
-  // Sends what it can. False when the client is gone or reads too slowly to be kept.
+  // Sends what the socket takes. False when the client is gone or reads too slowly to be kept.
   bool flush();
 
   std::string_view input() const { return std::string_view(in).substr(in_at); }
   void consume(std::size_t size);
   void reply(std::uint64_t id, Code code, std::string_view body);
   bool has_output() const noexcept { return out_at < out.size(); }
-  // Reads its replies too slowly: its next requests must wait.
+  // The client reads its replies too slowly: its next requests must wait.
   bool congested() const noexcept;
   void unblock(std::uint64_t id) {
     blocked.erase(id);

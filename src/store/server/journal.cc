@@ -16,8 +16,8 @@ namespace tensorbus::store {
 namespace {
 
 constexpr std::string_view magic = "tensorbus store journal 1\n";
-// Size, checksum of the size, checksum of the payload. The size has its own, so that a damaged one
-// cannot pass for a record that was cut by the end of the file.
+// Size, checksum of the size, checksum of the payload. The size has a checksum of its own, so that
+// a damaged size cannot pass for a record that was cut by the end of the file.
 constexpr std::size_t record_header_size = 4 + 4 + 8;
 // A small journal is never worth rewriting.
 constexpr std::size_t smallest_compaction = 16 * 1024 * 1024;
@@ -118,7 +118,7 @@ Journal::Journal(const std::string& path,
                  const std::function<void(const JournalRecord&)>& replay_record)
     : path_(path), file_(open_own_file(path, 0)) {
   take_lock(file_.fd(), path_);
-  // Of a server that was killed while it compacted.
+  // The file of a server that was killed while it compacted.
   ::unlink(new_path().c_str());
   replay(replay_record);
   if (::lseek(file_.get(), static_cast<off_t>(size_), SEEK_SET) < 0) os::throw_errno(path_);

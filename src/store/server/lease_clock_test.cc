@@ -20,7 +20,7 @@ TEST(LeaseClockTest, AThreadThatSleepsAsItMeantToLosesNothing) {
 TEST(LeaseClockTest, AStallInASleepIsGivenBack) {
   LeaseClock clock(at(0s));
   clock.look(at(5s), 1s);
-  // It may have begun at once, so no more than a moment of the second counts.
+  // The stall may have begun at once, so no more than a moment of the second counts.
   EXPECT_LE(clock.last(), at(100ms));
   EXPECT_EQ(clock.at(at(6s)), clock.last() + 1s);
 }

@@ -137,8 +137,8 @@ class StoreServer::Impl {
 
   void turn() {
     service_.look_at_clock(Duration::zero());
-    // Only what had lapsed before we began to read lapses in this turn: a renewal that lies in its
-    // socket by then is read first.
+    // Only leases that had lapsed before the server began to read lapse in this turn: a renewal
+    // that lies in a socket by then is read first.
     const TimePoint lapsed_by = service_.lease_time();
     const auto wait = time_to_next_timer();
     // Room for everybody, so that one turn reads all that is there.
@@ -159,7 +159,7 @@ class StoreServer::Impl {
       }
     }
     finish_turn();
-    // Housekeeping after the answers: whoever waits for one is waiting now.
+    // Housekeeping after the answers: a client that waits for an answer is waiting now.
     const TimePoint time = now();
     service_.tick(time, lapsed_by);
     drop_silent(time);
@@ -210,7 +210,7 @@ class StoreServer::Impl {
 
   void accept_all() {
     while (os::Fd socket = acceptor_.next()) add(std::move(socket));
-    // The listener stays ready while it rests: it would spin.
+    // The listener stays ready while the acceptor rests: the loop would spin.
     if (acceptor_.rests()) watch(acceptor_.get(), listener_number, 0, EPOLL_CTL_MOD);
   }
 

@@ -18,7 +18,8 @@ constexpr auto session_memory = std::chrono::hours(1);
 // As many unsettled replies as a client with thousands of threads needs; more is a client that
 // never settles any.
 constexpr std::size_t most_held = max_frame_size;
-// Of one client at a time: every change of a key under their prefix is compared with each of them.
+// Patterns of one client at a time: every change of a key under the prefix of a pattern is compared
+// with the pattern.
 constexpr std::size_t most_patterns = 1000;
 
 bool is_pattern(Op op, std::string_view body) {
@@ -124,8 +125,8 @@ void Service::admit(Connection& connection) {
   connection.needed = frame_header_size;
   const std::string session(view(connection.client_hello.id));
   if (const auto known = by_session_.find(session); known != by_session_.end()) {
-    // Before the client repeats its requests here, what it asked there must be forgotten: it would
-    // stand twice before a barrier.
+    // Before the client repeats its requests on this connection, what it asked on the old one must
+    // be forgotten: the client would stand twice before a barrier.
     Connection* old = known->second;
     forget(*old);
     replaced_.push_back(old);

@@ -58,7 +58,7 @@ class Service final : private Listener {
   bool has_work() const noexcept {
     return !resumed_.empty() || !dirty_.empty() || !replaced_.empty();
   }
-  // A torch client whose wait ended: the requests behind it can be served now.
+  // A torch client whose wait ended: the requests behind the wait can be served now.
   Connection* take_resumed();
   // A client that has read enough of its replies: its next requests can be served now.
   void resume(Connection& connection);

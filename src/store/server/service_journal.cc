@@ -9,7 +9,7 @@ void Service::open_journal(const std::string& path) {
   snapshot([&](const JournalRecord& record) { live += Journal::size_of(record); });
   journal_->set_live_size(live);
   if (journal_->wants_compaction()) compact();
-  // However long that took.
+  // The time of the replay does not count for leases, however long it took.
   look_at_clock(Duration::zero());
 }
 

@@ -22,7 +22,7 @@ class Sessions {
   const std::string* find(std::string_view session, std::uint64_t id) const;
   void remember(std::string_view session, Kind kind, std::uint64_t id, std::string reply,
                 TimePoint now);
-  // The client has the replies below `settled`; they are forgotten.
+  // The client has the replies below `settled`; the server forgets these.
   void settle(std::string_view session, Kind kind, std::uint64_t settled);
   // How much memory the replies of one client take.
   std::size_t held(std::string_view session) const;

@@ -21,7 +21,8 @@ constexpr Duration withdrawal_time = std::chrono::seconds(2);
 TorchBarrier::TorchBarrier(TorchPool& pool, std::string name, std::size_t count, std::string member)
     : pool_(pool),
       name_(std::move(name)),
-      // Without the "/" before users' keys: none of theirs can be equal, and list() skips it.
+      // Without the "/" before users' keys: no key of a user can be equal, and list() skips this
+      // key.
       state_key_("tensorbus/barrier/" + name_),
       count_(count),
       me_{random_number(), std::move(member)} {
@@ -149,7 +150,7 @@ bool TorchBarrier::await_release(const Until& until) {
     const Standing now = standing(look(until), *tried_);
     if (now == Standing::round_over) return true;
     if (now != Standing::outside) continue;
-    // A server that has lost its state has lost our arrival too.
+    // A server that has lost its state has lost the arrival of this member too.
     arrive(until);
     if (tried_->last) {
       release(until);

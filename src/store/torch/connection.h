@@ -73,7 +73,7 @@ class TorchConnection {
  private:
   // False at the deadline.
   bool readable(const Until& until);
-  // Appends what has arrived; throws ConnectionLost at its end.
+  // Appends what has arrived; throws ConnectionLost at the end of the connection.
   void receive();
   // Valid until the next call.
   std::string_view raw(std::size_t size, const Until& until);

@@ -61,7 +61,7 @@ class TorchStore final : public Store {
  private:
   Until until(Deadline deadline) const { return {deadline, &closed_}; }
   [[noreturn]] void refuse(std::string_view what) const;
-  // An exchange that must not be repeated: says so when its answer is lost.
+  // An exchange that must not be repeated: the error says so when the answer is lost.
   template <typename Exchange>
   auto change(std::string_view what, const Until& until, Exchange exchange);
   void throw_if_not_a_number(const std::string& key);
@@ -214,7 +214,8 @@ std::vector<std::string> TorchStore::list(const std::string& prefix, Deadline de
     std::sort(keys.begin(), keys.end());
     return keys;
   };
-  // Older servers hang up on the opcode; one that restarts hardly does so three times in a row.
+  // Older servers hang up on the opcode; a server that restarts hardly does so three times in a
+  // row.
   for (int attempts_left = 3; attempts_left > 0; --attempts_left) {
     try {
       return pool_.once(until(deadline), exchange);

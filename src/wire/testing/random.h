@@ -79,7 +79,7 @@ class RandomFields {
   std::mt19937_64 random_;
 };
 
-// Nothing, if it is refused in words.
+// Nothing, if the reader refuses the bytes in words.
 template <typename T, typename Read>
 std::optional<T> read_if_right(const std::string& bytes, Read read) {
   try {
@@ -90,8 +90,8 @@ std::optional<T> read_if_right(const std::string& bytes, Read read) {
   }
 }
 
-// Values come back as they were unless a rule of theirs forbids them, which is seldom enough; every
-// beginning of theirs is refused, and every changed byte gives an error or another value.
+// Values come back as they were unless a rule of the struct forbids them, which is seldom enough;
+// every beginning of the bytes is refused, and every changed byte gives an error or another value.
 template <typename T, typename Write, typename Read>
 void expect_codec(Write write, Read read) {
   int right = 0;
