@@ -58,7 +58,7 @@ struct PairSide {
   std::optional<std::vector<std::int64_t>> coordinate{};
 };
 
-// A local tensor. Its memory is lent from registration to the end of the batch.
+// A local tensor. The memory is lent from registration to the end of the batch.
 struct BusTensor {
   void* data = nullptr;
   Dtype dtype = Dtype::float32;

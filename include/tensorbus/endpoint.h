@@ -97,11 +97,12 @@ class Endpoint {
   // none at all.
   std::string expose(std::span<const TensorView> tensors);
   // Tensors in the pool that are not written any more, ever: readers of this host may alias them.
-  // Their memory comes back to the pool after release() and when the last alias is gone, or the
-  // process that holds it. Error(invalid_argument) for tensors that are not in the pool.
+  // The memory of the tensors comes back to the pool after release() and when the last alias is
+  // gone, or the process that holds the alias. Error(invalid_argument) for tensors that are not in
+  // the pool.
   std::string expose_frozen(std::span<const TensorView> tensors);
-  // Takes them back: reads that are not over fail as withdrawn, never with torn data. False if it
-  // was released before.
+  // Takes the tensors back: reads that are not over fail as withdrawn, never with torn data. False
+  // if the descriptor was released before.
   bool release(std::string_view descriptor);
 
   // What a descriptor describes. Error(invalid_argument) if it is none.

@@ -69,7 +69,7 @@ struct Shard {
   friend bool operator==(const Shard&, const Shard&) = default;
 };
 // Cuts the dimension into `split_factor` pieces, each of them over the ranks of the mesh dimension:
-// a rank holds one part of every piece. This is torch's _StridedShard.
+// a rank holds one part of every piece. torch calls that _StridedShard.
 struct StridedShard {
   std::int64_t dim = 0;
   std::int64_t split_factor = 1;

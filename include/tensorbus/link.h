@@ -83,7 +83,7 @@ class VersionGone : public Error {
  public:
   using Error::Error;
 };
-// Whoever published has closed: nothing newer comes.
+// The sender that published has closed: nothing newer comes.
 class EndOfStream : public Error {
  public:
   EndOfStream(const Status& status, std::int64_t version) : Error(status), version_(version) {}
@@ -99,7 +99,7 @@ struct WholeTensor {
   Dtype dtype = Dtype::float32;
   Shape shape{};
 };
-// One that was pulled, contiguous in memory of the bus' pool.
+// A tensor that was pulled, contiguous in memory of the bus' pool.
 struct PulledTensor {
   std::string name;
   Dtype dtype = Dtype::float32;
@@ -129,11 +129,12 @@ class LinkHandle {
   void wait(Deadline deadline);
   // The version, or its error.
   std::int64_t result(Deadline deadline);
-  // result() throws Error(cancelled), unless it was over.
+  // result() throws Error(cancelled), unless the call was over.
   void cancel() noexcept;
   // Bytes done and in all; (0, 0) before the first.
   std::pair<std::int64_t, std::int64_t> progress() const;
-  // Of a send: until its tensors are the caller's again. Those in the pool are read where they are.
+  // Of a send: until its tensors are the caller's again. Tensors in the pool are read where they
+  // are.
   void wait_until_staged(Deadline deadline);
   std::map<Rank, ReadBy> readers() const;
 

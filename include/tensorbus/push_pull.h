@@ -147,7 +147,7 @@ class Worker {
   // is under way. Error: invalid_argument, peer_lost, timeout, queue_full.
   Handler push_pull(std::span<const Item> pushes, std::span<const Item> pulls, Deadline deadline,
                     std::shared_ptr<const void> keep = {});
-  // Checks the request, and asks nothing of the servers. Its tensors are borrowed, keys and forms
+  // Checks the request, and asks nothing of the servers. The tensors are borrowed, keys and forms
   // copied; `keep` is held as long as the request is. Error(invalid_argument).
   PreparedRequest prepare(std::span<const Item> pushes, std::span<const Item> pulls,
                           std::shared_ptr<const void> keep = {});

@@ -61,7 +61,7 @@ struct Entry {
   friend bool operator==(const Entry&, const Entry&) = default;
 };
 
-// What a wait waits for. It must hold at one moment (one revision) to end the wait.
+// What a wait waits for. The condition must hold at one moment (one revision) to end the wait.
 struct Condition {
   // A key, or with `is_pattern` a pattern as in fnmatch: `*` (crosses "/"), `?`, `[..]`.
   std::string key;

@@ -155,8 +155,8 @@ class BusClient {
     return true;
   }
 
-  // The same on a thread of its own. Its memory must stay until the result is done: never, if the
-  // agent does not let go.
+  // The same on a thread of its own. The memory that is lent must stay until the result is done:
+  // for ever, if the agent does not let go.
   BusParting abandon(Timeout timeout) {
     if (!client_.here()) return BusParting([] { return true; });
     auto over = std::make_shared<std::atomic<bool>>(false);

@@ -106,7 +106,7 @@ class Crew::Threads {
     called_.notify_all();
   }
 
-  // Whoever has not come yet need not; the others finish what they have in hand.
+  // Threads that have not come yet need not; the others finish what they have in hand.
   void dismiss() {
     {
       const Lock lock(mutex_);

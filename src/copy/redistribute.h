@@ -27,7 +27,8 @@ void redistribute(const Layout& source, std::span<const TensorView> from, const 
 // Each tensor to the one of the same shape and type; none shares memory with another. Error as
 // above.
 void copy_each(std::span<const TensorView> from, std::span<const TensorView> to, Crew& crew);
-// One whole tensor to one of the same shape, that does not share memory with it; casts.
+// Copies one whole tensor to another of the same shape, that does not share memory with the first;
+// casts.
 void copy_tensor(const TensorView& from, const TensorView& to);
 
 }  // namespace tensorbus::copy

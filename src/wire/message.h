@@ -59,8 +59,8 @@ std::string print(const T& value) {
   return std::move(out).take();
 }
 
-// A value inside of a message, as its last field: written in place, and read when its message has
-// been, as a part of it. Whoever sends lends the value until it is written.
+// A value inside of a message, as its last field: written in place, and read when the message has
+// been read, as a part of it. The sender lends the value until it is written.
 template <typename T>
 class Sealed {
  public:

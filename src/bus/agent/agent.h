@@ -1,5 +1,5 @@
 // The agent of one rank: takes commands from its workers, finds the other agents in the store and
-// moves tensors with them. One thread owns it; step() never waits.
+// moves tensors with them. One thread owns the agent; step() never waits.
 #pragma once
 
 #include <array>

@@ -24,7 +24,8 @@ void OwnState::forget(const std::string& key) noexcept try {
   forgotten_.insert(key);
 }
 
-// Whoever looks for the agent's signs of life finds an old one: no reason for the agent to end.
+// A client that looks for the agent's signs of life finds an old one: no reason for the agent to
+// end.
 void OwnState::beat(TimePoint now, const std::string& current) {
   next_beat_ = now + heartbeat_every;
   try {

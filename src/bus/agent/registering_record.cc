@@ -14,7 +14,7 @@ namespace tensorbus::bus {
 namespace {
 
 constexpr std::int64_t smallest_chunk = plan::part_alignment;
-// One to read while another is written.
+// One version to read while another is written.
 constexpr std::size_t fewest_kept = 2;
 
 // What streams are cut into: a wish, brought to what every fabric can do.

@@ -49,7 +49,8 @@ void Receiving::join(const Generation& theirs, const GroupPtr& own, const GroupP
   const GroupPtr senders = known != nullptr && is_of(*known, theirs) ? known : remote;
   if (!is_of(*senders, theirs)) return;
   // Where the senders have other tensors than before, this rank may be about to have others, too:
-  // its next recv tells. Who has joined is owed the next round, and could not leave before it.
+  // its next recv tells. A reader that has joined is owed the next round, and could not leave
+  // before that round.
   if (!wanted && self_.versioned() && known != nullptr && !have_same_tensors(*known, *senders)) {
     return;
   }

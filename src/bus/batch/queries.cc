@@ -100,7 +100,7 @@ Versions Queries::known_versions() const {
   return versions;
 }
 
-// Who is there is as this rank knows; the first sender knows more of their versions.
+// The ranks are those that this rank knows of; the first sender knows more of their versions.
 void Queries::answer_versions(CommandId id, const Versions& theirs) const {
   Outcome outcome;
   outcome.versions = known_versions();

@@ -99,7 +99,7 @@ class Connection {
   virtual std::shared_ptr<Pending> submit(const Command& command, std::shared_ptr<Loan> loan,
                                           Deadline command_deadline, Deadline accept_deadline) = 0;
   // For a caller that waits for the outcome next, without waiting for the acceptance: a refusal is
-  // the outcome. Whoever does not want to wait any longer asks withdraw() first.
+  // the outcome. A caller that does not want to wait any longer asks withdraw() first.
   virtual std::shared_ptr<Pending> begin(const Command& command, Deadline deadline) = 0;
   // Ends the command unless the agent has accepted it. False: the agent does not say whether it
   // has.

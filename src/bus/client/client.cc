@@ -502,7 +502,7 @@ void Client::pass_memory(Registration& registration, RegisterBatch command,
   const std::shared_ptr<Loan> loan = make_loan(tensors, *gates_);
   run(command, loan, deadline);
   const Lock lock(registration.mutex);
-  // Whoever still looks there finds that nothing is lent.
+  // A reader that still looks at the old memory finds that nothing is lent.
   registration.loan->gate().move_to(UINT64_MAX);
   registration.command.items = std::move(command.items);  // the rest is read without this mutex
   registration.loan = loan;

@@ -1,4 +1,4 @@
-// One call at a time, in the order in which they were begun.
+// One call at a time, in the order in which the calls were begun.
 #pragma once
 
 #include <condition_variable>

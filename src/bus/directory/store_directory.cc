@@ -86,7 +86,7 @@ class StoreDirectory final : public Directory {
   void push(Request request) {
     {
       const Lock lock(mutex_);
-      // Whoever publishes does not know yet that its lease is lost.
+      // The agent that publishes does not know yet that its lease is lost.
       if (loss_untold_ && std::holds_alternative<Publish>(request)) return;
       requests_.push_back(std::move(request));
     }
@@ -135,7 +135,7 @@ class StoreDirectory final : public Directory {
       Lock lock(mutex_);
       wake_.wait_for(lock, options_.look_at_lease_every,
                      [this]() REQUIRES(mutex_) { return stopping_ || !requests_.empty(); });
-      // Who leaves does not wait for a store that is away.
+      // An agent that leaves does not wait for a store that is away.
       if (stopping_ && (requests_.empty() || unreachable_ || ends_by_.expired())) {
         return std::nullopt;
       }

@@ -186,7 +186,8 @@ void Link::join_pair(const LinkKey& key, bool blocking, Deadline deadline) {
     const Lock lock(mutex_);
     if (pairs_.contains(pair)) return;
   }
-  // Who publishes waits for no reader, and whoever reads a shelf need not find its worker.
+  // A rank that publishes waits for no reader, and a rank that reads a shelf need not find the
+  // worker of the shelf.
   const bool publishes = key.shelf && key.direction == Direction::send;
   client_().init_pair(
       {pair, sides_.local, publishes ? "" : sides_.remote.value_or(""), sides_.world_size,

@@ -32,7 +32,7 @@ std::size_t index_in(const Side& side, Rank rank) {
   return static_cast<std::size_t>(std::ranges::find(side.ranks, rank) - side.ranks.begin());
 }
 
-// Whoever failed would have to be named, which takes a whole search.
+// A rank that failed would have to be named, which takes a whole search.
 bool lacks_registrations(const Catalog& catalog, const std::string& batch, const End& end) {
   if (catalog.has_failed(batch)) return false;
   const auto& side = catalog.members(end);

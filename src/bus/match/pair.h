@@ -26,7 +26,7 @@ struct Side {
   friend bool operator==(const Side&, const Side&) = default;
 };
 
-// Another rank has failed, and said so. Whoever fails because of that says nothing, or failures
+// Another rank has failed, and said so. A rank that fails because of that says nothing, or failures
 // would echo for ever.
 class FailedElsewhere : public Error {
  public:

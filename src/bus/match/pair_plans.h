@@ -19,9 +19,9 @@ class PairPlans {
 
   // To ranks of the facing side, or whoever stands in `to`.
   plan::Plan make(const SideTensor& from, const plan::Spread& to, Dtype type);
-  // Null if no boxes are between them.
+  // Null if neither side has boxes.
   const plan::Holdings* holdings(const SideTensor& from, const plan::Spread& to);
-  // The same at both ends if they have made the same plans.
+  // The same text at both ends if both have made the same plans.
   std::string text() const { return plans_ + known_text_; }
 
  private:

@@ -50,7 +50,8 @@ std::deque<Alike> those_alike(const Registrations& members, const Side& side) {
   return all;
 }
 
-// One tensor at the ranks that have a part of it; several parts of a rank are as it gave them.
+// One tensor at the ranks that have a part of it; several parts of a rank are in the order in which
+// the rank gave them.
 struct Part {
   const Alike* at = nullptr;
   const TensorRecord* record = nullptr;

@@ -47,7 +47,7 @@ Matching::Matching(OwnRegistration& self, KnownFailures disputed)
       readers_groups_(self.key.rank),
       known_(self.context.catalog.failed(self.key.batch)),
       disputed_(std::move(disputed)) {
-  // Whoever registers after a refusal is told of the refusal as well, once.
+  // A rank that registers after a refusal is told of the refusal as well, once.
   for (const auto& refusal : self.context.catalog.refused(self.key.batch)) {
     if (!disputed_.contains(refusal)) known_.erase(refusal);
   }

@@ -20,7 +20,7 @@ class Matching {
   // gone. Throws Error when this registration can never be complete: FailedElsewhere if another
   // rank has said so.
   void look(bool registering);
-  // Whoever is missing is found out when somebody asks: into the registration's `missing`.
+  // The ranks that are missing are found out when somebody asks: into the registration's `missing`.
   void explain();
   // Why a sender takes no part any more, if its refusal was not told yet.
   Status sender_refuses();

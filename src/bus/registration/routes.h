@@ -1,5 +1,5 @@
-// Whom the messages of a subscription are for: sought once among all who may know it, then
-// remembered.
+// The recipient of the messages of a subscription: sought once among all who may know the
+// subscription, then remembered.
 #pragma once
 
 #include <cstddef>

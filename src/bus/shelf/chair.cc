@@ -8,7 +8,7 @@
 namespace tensorbus::bus {
 namespace {
 
-// Who is waited for is told to those who wait long: most pulls are over before.
+// Ranks that wait long are told which ranks they wait for: most pulls are over before.
 constexpr Duration before_telling = std::chrono::milliseconds(50);
 
 }  // namespace

@@ -52,7 +52,7 @@ void JointPull::connect() {
   }
 }
 
-// Whoever has voted cannot know whether the others return what it has read.
+// A rank that has voted cannot know whether the others return what it has read.
 void JointPull::lose(const std::string& why) {
   trouble_ = why;
   if (has_voted()) {
@@ -174,7 +174,7 @@ void JointPull::say(std::int64_t generation, MessageBody body) {
 
 void JointPull::end(const Outcome& outcome) {
   if (!runs()) return;
-  // Who was told of the end by the lowest rank need not tell it.
+  // A rank that heard of the end from the lowest rank need not tell the lowest rank.
   if (!over_) say(0, GiveUp{outcome.status, outcome.absence, outcome.version});
   serial_ = 0;
   reading_ = voted_ = 0;

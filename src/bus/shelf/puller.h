@@ -50,8 +50,8 @@ class Puller : public std::enable_shared_from_this<Puller> {
 
   // What the sources have that is wanted.
   Supply supply(const Wanted& wanted) const;
-  // Whoever has read this version takes none below the returned one, and will find one that is as
-  // new: what all senders have had stays until a newer one is everywhere.
+  // A reader that has read this version takes none below the returned one, and will find a version
+  // that is as new: what all senders have had stays until a newer one is everywhere.
   std::int64_t lasting(std::int64_t read) const noexcept {
     return taken_back_ ? read : std::min(read, common_);
   }

@@ -212,8 +212,8 @@ void Checks::on_change(Line line, RoundWord before, RoundWord now, std::optional
   if (before.mark == Mark::offered) last_over_[line] = steps_;
 }
 
-// Both were open and unread at one moment: the other's word was offered after ours was, and was not
-// over before.
+// Two rounds were open and unread at one moment: the word of the other line was offered after that
+// of this line, and was not over before.
 void Checks::check_conflict(Line line, bool by_source) {
   const auto [source, reader] = line;
   const Line back(reader, source);

@@ -25,7 +25,7 @@ namespace {
 constexpr Duration time_to_return = std::chrono::seconds(10);
 // How often descriptors are looked at while the loop does not sleep.
 constexpr Duration look_every = std::chrono::microseconds(100);
-// One client's messages per poll, so that a busy one does not keep the loop.
+// One client's messages per poll, so that a busy client does not keep the loop.
 constexpr int most_frames_at_once = 64;
 constexpr int most_accepted_at_once = 64;
 

@@ -313,7 +313,7 @@ class SocketConnection final : public Connection,
   bool listen(const PendingCommand& pending, const Submitted& entry, Deadline deadline) {
     if (made_in_ != os::fork_generation()) return false;
     Lock lock(mutex_);
-    // Whoever has taken in its outcome completes it next.
+    // The thread that has taken in the outcome completes the command next.
     const auto told = [&]() REQUIRES(mutex_) {
       return pending.done() || !commands_.contains(entry.sequence);
     };

@@ -118,7 +118,7 @@ std::shared_ptr<Peer> ShmCore::connect(const Address& remote, const std::string&
   return peer;
 }
 
-// Whoever fills the other's backlog is accepted or sent away in a moment.
+// The callers that fill the other's backlog are accepted or sent away in a moment.
 void ShmCore::knock(const PeerPtr& peer) {
   try {
     os::Fd socket = os::connect_unix(peer->where);

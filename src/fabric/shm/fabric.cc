@@ -227,7 +227,7 @@ void ShmCore::tell_time() {
   polls_per_clock_ =
       now - last_poll_ < clock_is_fresh ? std::min(2 * polls_per_clock_, max_polls_per_clock) : 1;
   next_clock_ = polls_ + polls_per_clock_;
-  // Whoever was stopped itself cannot say that others were silent.
+  // A process that was stopped itself cannot say that others were silent.
   if (now - last_poll_ > 2 * pulse_every) {
     for (const auto& [serial, peer] : peers_) peer->last_sign = now;
   }

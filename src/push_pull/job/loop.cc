@@ -48,7 +48,7 @@ void Loop::close() noexcept {
     changed_.notify_all();
   }
   keeper_.join();
-  // Whoever is in a call leaves it.
+  // Threads that are in a call leave it.
   tensorbus::Lock lock(mutex_);
   changed_.wait(lock,
                 [this]() REQUIRES(mutex_) { return followers_ == 0 && poller_ != Poller::caller; });
@@ -83,7 +83,7 @@ void Loop::sleep(Lock& lock, Deadline deadline, bool keeper) {
   os::sleep_ready(std::span(fds).first(keeper ? 3 : 2), deadline);
 }
 
-// Whoever spins with the lock would keep it for ever.
+// A thread that spins with the lock would keep the lock for ever.
 void Loop::let_others_in(Lock& lock) {
   if (wanting_.load(std::memory_order_relaxed) == 0) return;
   lock.unlock();

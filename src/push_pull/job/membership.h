@@ -53,7 +53,7 @@ class Membership {
   // Error(peer_lost) who is gone.
   void wait_for_all(Deadline deadline);
   std::string record(const Member& member) const;
-  // Whoever was lost first, if anybody was.
+  // The member that was lost first, if any was.
   std::optional<Status> lost() const;
 
   // A second value of each member, for those that have one.

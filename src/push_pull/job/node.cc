@@ -33,7 +33,8 @@ SpinBudget spin_for(bool has_cores, const std::optional<Duration>& given) {
   return {spin_with_cores, spin_in_vain};
 }
 
-// Whom the others let in, should it be the network that carries. Who needs none may have no way.
+// The addresses that the others let in, should the network carry. A node that needs no network may
+// have none.
 template <typename Bind>
 std::vector<os::IpAddress> hosts_of(Bind bind) try {
   return os::own_ip_addresses(bind());

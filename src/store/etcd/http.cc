@@ -112,8 +112,8 @@ class HttpConnection {
     request.path = wanted.path;
     request.set_header("Content-Type", "application/json");
     if (!wanted.token.empty()) request.set_header("Authorization", wanted.token);
-    // Not request.body: the provider runs after the connection stands. Who abandons earlier is
-    // seen here, who abandons later finds a connected socket to shut down.
+    // Not request.body: the provider runs after the connection stands. A caller that abandons
+    // earlier is seen here, a caller that abandons later finds a connected socket to shut down.
     request.content_length_ = wanted.body.size();
     request.content_provider_ = [&](std::size_t at, std::size_t size, httplib::DataSink& sink) {
       if (exchange.abandoned() || !lacking_.empty()) return false;

@@ -77,7 +77,7 @@ Hello shake_hands(const os::Fd& socket, const Id16& session,
   }
   if ((server.flags & flag_token) == 0) {
     if (!token) return server;
-    // Whoever takes the server's place would only have to leave the question out.
+    // A process that takes the server's place would only have to leave the question out.
     throw Error(Code::denied,
                 "the server asks for no token although we have one, so it need not be the one it "
                 "seems to be; start it with the token, or connect without (TENSORBUS_TOKEN)");

@@ -30,8 +30,8 @@ Hello decode_hello(std::string_view bytes) {
 
 std::string token_proof(const std::string& token, bool of_server, const Hello& client,
                         const Hello& server) {
-  // Both hellos are in it, so a proof fits one connection; the first word keeps a server's proof
-  // from being sent back to it as a client's.
+  // Both hellos are in the text, so a proof fits one connection; the first word keeps a server's
+  // proof from being sent back to the server as a client's.
   const std::string text =
       (of_server ? "tensorbus server" : "tensorbus client") + encode(client) + encode(server);
   return proof_of(token, text);

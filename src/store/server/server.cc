@@ -184,7 +184,7 @@ class StoreServer::Impl {
       drop(connection);
       return;
     }
-    // Who does not read what it asked for, or broke a rule, is not listened to.
+    // The server does not listen to a client that does not read what it asked for, or broke a rule.
     const bool listens = !connection.closing && !connection.congested();
     const std::uint32_t interest =
         (listens ? EPOLLIN : 0U) | (connection.has_output() ? EPOLLOUT : 0U);

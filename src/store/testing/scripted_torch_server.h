@@ -125,7 +125,8 @@ class ScriptedTorchServer {
  public:
   using Script = std::function<void(ScriptedPeer&)>;
 
-  // One script per connection, in the order in which they come. All must be played to their end.
+  // One script per connection, in the order in which connections come. All must be played to their
+  // end.
   explicit ScriptedTorchServer(std::vector<Script> scripts, std::uint16_t port = 0)
       : listener_(os::listen_tcp("127.0.0.1", port)),
         thread_([this, scripts = std::move(scripts)] { run(scripts); }) {}
