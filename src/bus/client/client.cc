@@ -575,7 +575,7 @@ bool Client::close(Deadline deadline) noexcept {
     registrations.swap(registrations_);
     pairs_.clear();
   }
-  // No agent reads our memory from here on.
+  // No agent reads the memory of this client from here on.
   for (const auto& [number, registration] : registrations) {
     const Lock lock(registration->mutex);
     registration->loan->gate().move_to(registration->last_ticket + 1);

@@ -24,8 +24,8 @@ struct Swapped {
   bool swapped = false;
   std::optional<std::string> value;
 };
-// The store took us for dead and has removed what we published. What was published before this
-// event came out of poll() is not tried any more: publish again what shall be there.
+// The store took this agent for dead and has removed what the agent published. What was published
+// before this event came out of poll() is not tried any more: publish again what shall be there.
 struct LeaseLost {
   Status reason;
 };

@@ -128,7 +128,7 @@ class StoreDirectory final : public Directory {
     }
   }
 
-  // Nothing when we stop.
+  // Nothing when the directory stops.
   std::optional<Request> next_request() {
     while (true) {
       look_at_lease();
@@ -146,8 +146,8 @@ class StoreDirectory final : public Directory {
     }
   }
 
-  // Again and again, until it is done, refused or overtaken by the loss of the lease. False if we
-  // stop before that.
+  // Again and again, until the request is done, refused or overtaken by the loss of the lease.
+  // False if the directory stops before that.
   bool carry_out(const Request& request) {
     for (bool repeated = false;; repeated = true) {
       const bool lost = look_at_lease();

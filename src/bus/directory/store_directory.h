@@ -11,7 +11,7 @@ namespace tensorbus::bus {
 
 struct StoreDirectoryOptions {
   std::string space = "default";
-  // How long the store waits for a sign of life before it removes what we published.
+  // How long the store waits for a sign of life before it removes what this agent published.
   Duration time_to_live = std::chrono::seconds(5);
   // How long one call may take, and the pause after one that failed.
   Duration one_try = std::chrono::seconds(1);

@@ -37,7 +37,8 @@ class QueueJournal {
   // finish().
   void remove_session(std::uint64_t session);
 
-  // The command is journaled when accept() returns, with the ends of others that cost nothing more.
+  // The command is journaled when accept() returns, with the ends of other commands that cost
+  // nothing more.
   void accept(CommandId id, const Command& command, std::string_view bytes);
   // The end is journaled by a flush() that works, or before.
   void finish(CommandId id);

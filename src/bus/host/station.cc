@@ -86,7 +86,8 @@ void check_rank_is_free(Store& store, const AgentPlace& place, fabric::Fabric& f
     const Deadline latest = Deadline::after(here ? patience : patience_with_others);
     if (!answers(fabric, address, place.secret, sooner(deadline, latest))) return;
   } catch (const Error&) {
-    // Malformed, or of a fabric that we cannot reach: then nobody can tell.
+    // The address is malformed, or of a fabric that this process cannot reach: then nobody can
+    // tell.
     return;
   }
   throw Error(Code::invalid_argument,

@@ -13,7 +13,8 @@ namespace tensorbus::bus {
 void AgentLine::adopt(Greeted agent) {
   agent_pid_ = agent.welcome.pid;
 #ifdef PR_SET_PTRACER
-  // Where Yama asks for it: this agent may read our memory. Elsewhere there is no such call.
+  // Where Yama asks for it: this agent may read the memory of the client. Elsewhere there is no
+  // such call.
   if (agent_pid_ > 0) ::prctl(PR_SET_PTRACER, agent_pid_.load(), 0, 0, 0);
 #endif
   socket_ = std::move(agent.socket);

@@ -25,7 +25,7 @@ Probe own_probe();
 // lender's.
 class Lender {
  public:
-  // Error(denied) if the kernel does not let us in, with what it said.
+  // Error(denied) if the kernel does not let this process in, with what the kernel said.
   Lender(os::Fd pidfd, const Probe& probe);
 
   pid_t pid() const noexcept { return pid_; }

@@ -21,7 +21,7 @@ struct Message {
   std::shared_ptr<Peer> from;
   std::string bytes;
 };
-// A connection that we opened or accepted is ready for use.
+// A connection that this fabric opened or accepted is ready for use.
 struct PeerUp {
   std::shared_ptr<Peer> peer;
 };
@@ -53,9 +53,10 @@ class Messages {
   // PeerLost follows on both sides; operations that run on the connection end as cancelled. Does
   // nothing if the peer is lost already, whether PeerLost has been told or not.
   virtual void disconnect(Peer& peer) = 0;
-  // From now on the host at this address may connect to us, if only some may. `who` is the caller's
-  // name for that host: the address that the name had before is forgotten, and without an address
-  // the host may connect no more. For fabrics of networks; others know who calls them anyway.
+  // From now on the host at this address may connect to this fabric, if only some may. `who` is the
+  // caller's name for that host: the address that the name had before is forgotten, and without an
+  // address the host may connect no more. For fabrics of networks; others know who calls them
+  // anyway.
   virtual void admit(const std::string& /*who*/, const std::optional<Address>& /*address*/) {}
 
   // From now on messages may go straight to the receiver, which is borrowed, and not become events;

@@ -95,7 +95,7 @@ std::string encode(const Status& status) {
 Status decode_status(std::string_view bytes) {
   Decoder decoder(bytes);
   const auto code = decoder.integer<std::uint8_t>();
-  // What we do not know is an error all the same.
+  // A code that is not known here is an error all the same.
   const bool known = code > 0 && code <= static_cast<std::uint8_t>(Code::withdrawn);
   Status status{known ? static_cast<Code>(code) : Code::failed, std::string(decoder.string())};
   decoder.end();

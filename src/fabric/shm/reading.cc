@@ -135,7 +135,7 @@ ShmReading::Progress ShmReading::step(std::uint64_t& last_request, std::size_t c
   }
   if (next_ < reading_.chunk_count()) return Progress::more;
   for (const Member& member : members_) {
-    // A pid that ended may have become somebody else's, whose memory we would have read.
+    // A pid that ended may have become that of another process, whose memory would have been read.
     if (member.region->how() == Path::process_memory && os::has_ended(member.pidfd())) {
       throw Error(Code::peer_lost, member.name() + " died");
     }

@@ -191,7 +191,7 @@ void ShmCore::on_ask(const PeerPtr& peer, std::string_view body) {
     }
     packer.gather(ask.chunk, {peer->window.data() + ask.slot * slot_bytes, slot_bytes},
                   *options_.crew);
-    // The gate may be another process', which does not wait for us.
+    // The gate may be that of another process, which does not wait for this one.
     if (!exposed.gate.still_open(ask.ticket)) return answer(taken_back);
     answer({}, static_cast<std::uint64_t>(program.chunks[ask.chunk].wire_bytes));
   } catch (const Error& error) {

@@ -53,7 +53,7 @@ class CutRead {
 // what comes for an older number is dropped. The number is the attempt number of protocol.md.
 class Client {
  public:
-  // What a source may send before it hears from us, per read and source.
+  // What a source may send before it hears from this reader, per read and source.
   explicit Client(std::uint64_t window) : window_(window) {}
 
   void attach(std::shared_ptr<Connection> peer, std::uint64_t region, OpId id, Deadline deadline);

@@ -48,9 +48,9 @@ class UcxFabric final : public Fabric, private Receiver {
   ~UcxFabric() override {
     for (auto& [stream, connection] : connections_) part_from(connection, ended_here());
     connections_.clear();
-    // Real time, whatever clock we were given: nobody moves a simulated one while we wait. Not
-    // until all is flushed, which takes an answer of the peer: the sockets close with the worker,
-    // and that tells it too.
+    // Real time, whatever clock the fabric was given: nobody moves a simulated one while the fabric
+    // waits. Not until all is flushed, which takes an answer of the peer: the sockets close with
+    // the worker, and that tells it too.
     const Deadline latest = Deadline::after(goodbye_time);
     const auto sending = [](const Leaving& leaving) {
       return leaving.connection->sends_under_way() > 0;

@@ -107,7 +107,7 @@ bool Loop::Turn::take() {
   loop_.check();
   if (!polls_) {
     if (loop_.poller_ == Poller::caller) return follow();
-    // The keeper sleeps if it is the poller, since we have the lock.
+    // The keeper sleeps if it is the poller, since this thread has the lock.
     if (loop_.poller_ == Poller::keeper) loop_.keeper_wake_.signal();
     loop_.poller_ = Poller::caller;
     ++loop_.turns_;

@@ -234,7 +234,7 @@ void Membership::wait_for_all(Deadline deadline) {
   throw Error(failure);
 }
 
-// The others end too, and know why before they see us go.
+// The other nodes end too, and know why before they see this node go.
 void Membership::say_that_we_give_up(const std::string& why) {
   try {
     const std::string text = fmt::format("{} has given up: {}", to_string(self_), why);
@@ -376,7 +376,8 @@ void Membership::leave(Deadline deadline) {
 
 void Membership::close() noexcept {
   if (store_ == nullptr || closed_.exchange(true)) return;
-  // First the watch: our own end is no news. Then the store, which our thread may be asking.
+  // First the watch: this node's own end is no news. Then the store, which the thread of this
+  // object may be asking.
   if (watch_ != nullptr) watch_->close();
   store_->close(!scheduler_is_lost());
   if (follower_.joinable()) follower_.join();

@@ -17,14 +17,14 @@
 
 namespace tensorbus::push_pull {
 
-// Memory of ours that the peer writes.
+// Memory of this node that the peer writes.
 struct OwnSlot {
   std::shared_ptr<std::byte> memory;
   std::size_t bytes = 0;
   wire::InletPlace place;
 };
 
-// Memory of the peer's that we write.
+// Memory of the peer's that this node writes.
 struct PeerSlot {
   wire::InletPlace place;
   std::size_t bytes = 0;
@@ -56,7 +56,7 @@ class Partner {
   // The pieces of a message that was too long for one, put together; nothing until the last.
   std::optional<std::string> assemble(std::string_view part);
 
-  // Our memory for the peer to write. Error(failed) when memory is full.
+  // Memory of this node for the peer to write. Error(failed) when memory is full.
   OwnSlot make_slot(std::size_t bytes);
   // The same of a tensor in a pool; nothing if the tensor lies elsewhere. On a network any memory
   // will do, for once: the caller closes it.
