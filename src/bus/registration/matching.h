@@ -22,8 +22,8 @@ class Matching {
   void look(bool registering);
   // Whoever is missing is found out when somebody asks: into the registration's `missing`.
   void explain();
-  // If the other side does not know the batch: what that side has instead, for the end of a message.
-  // One of the two names may be mistyped.
+  // If the other side does not know the batch: what that side has instead, for the end of a
+  // message. One of the two names may be mistyped.
   std::string what_is_there_instead() const;
   // Why a sender takes no part any more, if its refusal was not told yet.
   Status sender_refuses();
