@@ -46,7 +46,7 @@ test-tsan: setup ## The C++ tests under ThreadSanitizer
 test-aarch64: build ## The C++ tests of base, tensor, plan and copy, and the package, on aarch64 (qemu)
 	@tools/test_aarch64
 
-wheel: build ## A wheel in dist/ that runs anywhere; PYTHONS="python3.12 ..." adds one for each
+wheel: build ## A wheel in dist/ that runs anywhere; PYTHONS=python3.12 adds that for later ones
 	@$(PYTHON) tools/wheel.py
 	@for python in $(PYTHONS); do tools/build_for $$python || exit; done
 	@$(PYTHON) tools/check_wheel.py dist/*.whl

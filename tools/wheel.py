@@ -92,8 +92,10 @@ def stage_notices(information: Path) -> None:
 
 
 def python_tag(stage: Path) -> str:
-    """Of the extension: cp311-cp311."""
+    """Of the extension: cp311-cp311; cp312-abi3 serves that Python and all later ones."""
     (extension,) = (stage / "tensorbus").glob("_core*.so")
+    if extension.name == "_core.abi3.so":
+        return "cp312-abi3"
     version = re.search(r"cpython-(\d+)-", extension.name)
     assert version is not None, extension
     return f"cp{version[1]}-cp{version[1]}"

@@ -3,6 +3,8 @@
 #include <algorithm>
 #include <array>
 
+#include "items.h"
+
 namespace tensorbus::python {
 namespace {
 
@@ -84,18 +86,14 @@ class Intake {
   explicit Intake(const std::function<std::string(std::size_t)>& name) : name_(name) {}
 
   TensorList take(nb::handle sequence) {
-    const nb::object items =
-        nb::steal(PySequence_Fast(sequence.ptr(), "expected a list of tensors"));
-    if (!items.is_valid()) throw nb::python_error();
-    const auto count = static_cast<std::size_t>(PySequence_Fast_GET_SIZE(items.ptr()));
+    const Items items(sequence, "expected a list of tensors");
+    const std::size_t count = items.size();
     list_.tensors_.reserve(count);
     list_.extents_.reserve(count * 4);
     for (std::size_t i = 0; i < count; ++i) {
       // A fallback runs Python code, which may shorten the list.
-      if (i >= static_cast<std::size_t>(PySequence_Fast_GET_SIZE(items.ptr()))) {
-        fail("was removed from the list while it was read");
-      }
-      add(PySequence_Fast_GET_ITEM(items.ptr(), static_cast<Py_ssize_t>(i)));
+      if (i >= items.size()) fail("was removed from the list while it was read");
+      add(items[i]);
     }
     return std::move(list_);
   }
@@ -117,7 +115,7 @@ class Intake {
   void add_by_method(PyObject* object) {
     const nb::object keep = nb::borrow(object);
     if (!nb::hasattr(keep, "__dlpack__")) {
-      fail(std::string("is no tensor but a ") + Py_TYPE(object)->tp_name);
+      fail(std::string("is no tensor but a ") + nb::inst_name(keep).c_str());
     }
     // The capsule lives until its tensor is read; the memory is the object's own and lives on.
     const nb::object capsule = capsule_of(keep);

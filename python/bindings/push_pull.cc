@@ -5,6 +5,7 @@
 #include "bindings.h"
 #include "gil.h"
 #include "intake.h"
+#include "items.h"
 #include "pooled.h"
 #include "push_pull/request/trace.h"
 #include "store_arguments.h"
@@ -66,17 +67,16 @@ Handler handler_of(std::int64_t number) {
 // Of anything that is a sequence of numbers.
 template <typename Number>
 std::vector<Number> numbers_of(nb::handle sequence, const char* what) {
-  const nb::object items = nb::steal(PySequence_Fast(sequence.ptr(), ""));
-  std::vector<Number> numbers;
-  if (items.is_valid()) {
-    const auto count = static_cast<std::size_t>(PySequence_Fast_GET_SIZE(items.ptr()));
-    for (std::size_t i = 0; i < count; ++i) {
-      PyObject* const item = PySequence_Fast_GET_ITEM(items.ptr(), static_cast<Py_ssize_t>(i));
-      Number number{};
-      if (!nb::try_cast(nb::handle(item), number)) break;
-      numbers.push_back(number);
+  try {
+    const Items items(sequence, "");
+    std::vector<Number> numbers(items.size());
+    std::size_t taken = 0;
+    while (taken < numbers.size() && taken < items.size() &&
+           nb::try_cast(nb::handle(items[taken]), numbers[taken])) {
+      ++taken;
     }
-    if (numbers.size() == count) return numbers;
+    if (taken == numbers.size()) return numbers;
+  } catch (const nb::python_error&) {  // no sequence
   }
   PyErr_Clear();
   throw Error(Code::invalid_argument, std::string(what) + " must be a sequence of numbers");

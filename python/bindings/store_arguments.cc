@@ -4,7 +4,8 @@ namespace tensorbus::python {
 namespace {
 
 std::string contents(nb::handle bytes) {
-  return {PyBytes_AS_STRING(bytes.ptr()), static_cast<std::size_t>(PyBytes_GET_SIZE(bytes.ptr()))};
+  const auto held = nb::borrow<nb::bytes>(bytes);
+  return {held.c_str(), held.size()};
 }
 
 // The UTF-8 that the object keeps of itself; nothing if it has surrogates.

@@ -78,6 +78,28 @@ def test_a_side_that_is_not_there_is_told_with_who_waits_instead(bus: Bus):
     assert 'side "trainer" (rank 3) waits for "late": did you mean it?' in str(told)
 
 
+@pytest.mark.proves("L3.2")
+def test_a_name_that_is_not_there_is_told_with_those_that_are(bus: Bus):
+    (trainer,), (engine,) = (
+        links(bus, "trainer", "engine", [0]),
+        links(bus, "engine", "trainer", [1]),
+    )
+    sending, receiving = together(
+        lambda: caught(lambda: trainer.send_state_dict("policy", state(1.0), timeout=3)),
+        lambda: caught(lambda: engine.recv_state_dict("polcy", state(0.0), timeout=2)),
+    )
+    assert 'there is "trainer/policy": did you mean it?' in str(receiving)
+    assert isinstance(sending, TimeoutError)
+
+    trainer.publish("policy", state(1.0))
+    told = caught(lambda: engine.pull("polcy", state(0.0), timeout=1))
+    assert 'there is "shelf of trainer/policy": did you mean it?' in str(told)
+    assert "did you mean it?" in str(caught(lambda: engine.describe("polcy", timeout=1)))
+    trainer.publish("value", state(1.0))
+    assert "did you mean one of these?" in str(caught(lambda: engine.describe("polcy", timeout=1)))
+    assert engine.pull("policy", state(0.0), timeout=10) == 1
+
+
 def test_tensors_stay_in_place_and_plans_are_reused(bus: Bus):
     (trainer,), (engine,) = links(bus, "t", "e", [0]), links(bus, "e", "t", [1])
     sent, got = state(1.0), state(0.0)

@@ -82,18 +82,22 @@ def test_a_release_has_wheels_sources_notes_and_checksums(clone: Path, tmp_path:
     assert not any(name.startswith((".venv", "build", "dist", ".sources")) for name in held)
 
 
-def test_wheels_are_for_every_python_with_headers(clone: Path, tmp_path: Path):
-    """On the path or of pyenv, one for each version; the path's first."""
-    put_program(tmp_path / "bin/python3.12", "echo 3.12")
+def test_the_wheel_for_later_pythons_is_made_with_the_first_that_has_headers(
+    clone: Path, tmp_path: Path
+):
+    """One on the path before one of pyenv."""
     pyenv = tmp_path / ".pyenv/versions"
-    put_program(pyenv / "3.12.1/bin/python", "echo 3.12")
+    put_program(pyenv / "3.12.0/bin/python", "exit 1")  # without headers
     put_program(pyenv / "3.13.0/bin/python", "echo 3.13")
-    put_program(pyenv / "3.14.0/bin/python", "exit 1")  # without headers
-    expected = f"{tmp_path}/bin/python3.12 {pyenv}/3.13.0/bin/python"
-    assert f"PYTHONS={expected} \n" in release(clone, tmp_path).stdout
+    put_program(pyenv / "3.14.0/bin/python", "echo 3.14")
+    assert f"PYTHONS={pyenv}/3.13.0/bin/python\n" in release(clone, tmp_path).stdout
+    put_program(tmp_path / "bin/python3.14", "echo 3.14")
+    assert f"PYTHONS={tmp_path}/bin/python3.14\n" in release(clone, tmp_path).stdout
 
 
-def test_wheels_are_for_the_pythons_that_are_named(clone: Path, tmp_path: Path):
+def test_the_wheel_for_later_pythons_is_made_with_the_one_that_is_named(
+    clone: Path, tmp_path: Path
+):
     put_program(tmp_path / "bin/python3.12", "echo 3.12")
     assert "PYTHONS=python3.13\n" in release(clone, tmp_path, PYTHONS="python3.13").stdout
     assert "PYTHONS=\n" in release(clone, tmp_path, PYTHONS="").stdout

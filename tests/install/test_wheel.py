@@ -118,18 +118,25 @@ def later_pythons() -> list[Path]:
     return [Path(line) for line in run(ROOT / "tools/pythons").splitlines()]
 
 
-@pytest.mark.long
-@pytest.mark.timeout(3600)
-def test_later_pythons_have_their_own_wheels(tmp_path: Path):
+@pytest.fixture(scope="module")
+def later_wheel(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """For Python 3.12 and later, made with the first of them that is here."""
     pythons = later_pythons()
     if not pythons:
         pytest.skip("no Python from 3.12 on with its headers is here")
-    for number, python in enumerate(pythons):
-        dist = tmp_path / f"dist{number}"
-        run(ROOT / "tools/build_for", python, dist, timeout=3000)
-        (wheel,) = dist.iterdir()
-        run(sys.executable, ROOT / "tools/check_wheel.py", wheel)
-        environment = environment_with(wheel, python, tmp_path / f"environment{number}")
+    folder = tmp_path_factory.mktemp("later")
+    run(ROOT / "tools/build_for", pythons[0], folder, timeout=3000)
+    (wheel,) = folder.iterdir()
+    return wheel
+
+
+@pytest.mark.long
+@pytest.mark.timeout(3600)
+def test_one_wheel_serves_all_later_pythons(later_wheel: Path, tmp_path: Path):
+    assert "-cp312-abi3-manylinux" in later_wheel.name
+    run(sys.executable, ROOT / "tools/check_wheel.py", later_wheel)
+    for number, python in enumerate(later_pythons()):
+        environment = environment_with(later_wheel, python, tmp_path / f"environment{number}")
         pip = [sys.executable, "-m", "pip", "--python", environment / "bin/python"]
         run(*pip, "install", "-q", "--only-binary", ":all:", "numpy>=2.1", timeout=300)
         assert "is right" in run(environment / "bin/python", FIRST_TRANSFER)
@@ -168,15 +175,12 @@ def check_trial(done: subprocess.CompletedProcess[str], torch: bool) -> None:
 @pytest.mark.long
 @pytest.mark.timeout(3600)
 @pytest.mark.parametrize("suite", ["bookworm", "trixie", "jammy"])
-def test_a_fresh_root_needs_nothing_else(suite: str, wheel: Path, tmp_path: Path):
+def test_a_fresh_root_needs_nothing_else(
+    suite: str, request: pytest.FixtureRequest, tmp_path: Path
+):
     """`tools/try_wheel`: without a compiler or a network, then find_package with a compiler."""
     minor = {"bookworm": 11, "trixie": 13, "jammy": 11}[suite]
-    if minor != sys.version_info.minor:
-        pythons = [path for path in later_pythons() if path.resolve().name == f"python3.{minor}"]
-        if not pythons:
-            pytest.skip(f"{suite} has Python 3.{minor}, for which no wheel can be built here")
-        run(ROOT / "tools/build_for", pythons[0], tmp_path / "dist", timeout=3000)
-        (wheel,) = (tmp_path / "dist").iterdir()
+    wheel = request.getfixturevalue("wheel" if minor == 11 else "later_wheel")
     packages = download(tmp_path / "packages", minor, "numpy>=2.1", "libucx-cu12")
     run(ROOT / "tools/setup", "--roots", timeout=600)
     torch = torch_of(minor)

@@ -16,6 +16,7 @@ def warnings(caplog: pytest.LogCaptureFixture) -> list[str]:
     ]
 
 
+@pytest.mark.proves("L3.3")
 def test_a_lease_that_is_not_renewed_is_told_once(
     start_server: StartServer, caplog: pytest.LogCaptureFixture
 ) -> None:
@@ -35,6 +36,7 @@ def test_a_lease_that_is_not_renewed_is_told_once(
         eventually(lambda: store.exists("worker/7"), "the lease to be published again")
 
 
+@pytest.mark.proves("L3.3")
 def test_who_leaves_does_not_wait_for_a_server_that_is_away(
     start_server: StartServer, caplog: pytest.LogCaptureFixture
 ) -> None:
@@ -86,6 +88,7 @@ print("closed")
 """
 
 
+@pytest.mark.proves("L3.3")
 @pytest.mark.parametrize(
     "script", [ENDS_ITS_OWN_STORE, AGENTS_OF_ITS_OWN_STORE], ids=["client", "agents"]
 )

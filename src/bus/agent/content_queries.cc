@@ -6,6 +6,7 @@
 #include <utility>
 
 #include "bus/directory/catalog.h"
+#include "bus/match/problems.h"
 
 namespace tensorbus::bus {
 
@@ -22,12 +23,17 @@ void ContentQueries::answer() {
     if (outcome.contents.empty()) {
       outcome.status = {Code::timeout,
                         fmt::format("batch \"{}\": nobody has published a version of it, or not "
-                                    "all ranks that publish it are there",
-                                    each.batch)};
+                                    "all ranks that publish it are there{}",
+                                    each.batch, instead_of(each.batch))};
     }
     context_.channel.complete(each.id, outcome);
     return true;
   });
+}
+
+std::string ContentQueries::instead_of(const std::string& batch) const {
+  const auto names = context_.catalog.published();
+  return names.contains(batch) ? "" : did_you_mean(names);
 }
 
 void ContentQueries::fail(const Query& query, Status why) const {

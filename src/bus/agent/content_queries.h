@@ -29,6 +29,7 @@ class ContentQueries {
     Deadline deadline;
   };
 
+  std::string instead_of(const std::string& batch) const;
   void fail(const Query& query, Status why) const;
 
   Context& context_;

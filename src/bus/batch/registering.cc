@@ -83,7 +83,7 @@ std::optional<Status> Registering::lateness() {
   matching_.explain();
   const std::string missing =
       unsubscribed_.empty()
-          ? self_.missing
+          ? self_.missing + matching_.what_is_there_instead()
           : fmt::format("reader rank {} has not subscribed", fmt::join(unsubscribed_, ", "));
   return Status{Code::timeout, fmt::format("batch \"{}\" is not registered everywhere: {}",
                                            self_.key.batch, missing)};

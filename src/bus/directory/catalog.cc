@@ -289,6 +289,25 @@ Catalog Catalog::shelved(const std::string& batch, std::int64_t generation) cons
   return catalog;
 }
 
+std::set<std::string> Catalog::batches_at(const End& end) const {
+  std::set<std::string> names;
+  for (const auto& [name, batch] : batches_) {
+    if (batch.by_end.contains(end)) names.insert(name);
+  }
+  for (const auto& [key, shelf] : shelves_) {
+    if (std::ranges::find(shelf.member->ends, end) != shelf.member->ends.end()) {
+      names.insert(key.batch);
+    }
+  }
+  return names;
+}
+
+std::set<std::string> Catalog::published() const {
+  std::set<std::string> names;
+  for (const auto& [key, shelf] : shelves_) names.insert(key.batch);
+  return names;
+}
+
 std::vector<Content> Catalog::contents(const std::string& batch) const {
   for (const std::int64_t generation : shelved_generations(batch)) {
     std::map<std::string, Content> found;

@@ -70,6 +70,10 @@ class Catalog {
   // registrations of the senders who fill those shelves, or did, as a catalog of their own.
   std::vector<std::int64_t> shelved_generations(const std::string& batch) const;
   Catalog shelved(const std::string& batch, std::int64_t generation) const;
+  // The batches that somebody at this end has registered or has shelves of.
+  std::set<std::string> batches_at(const End& end) const;
+  // The batches that there are shelves of.
+  std::set<std::string> published() const;
   // The whole tensors that a side publishes, by name: of the last generation whose shelves are all
   // there; empty: there is none.
   std::vector<Content> contents(const std::string& batch) const;

@@ -1,10 +1,23 @@
 #include "bus/match/problems.h"
 
 #include <fmt/format.h>
+#include <fmt/ranges.h>
+
+#include <algorithm>
+#include <ranges>
 
 #include "base/refuse.h"
 
 namespace tensorbus::bus {
+
+std::string did_you_mean(const std::set<std::string>& names) {
+  if (names.empty()) return {};
+  const auto shown = names | std::views::take(Problems::most_lines);
+  const std::size_t more = names.size() - std::min(names.size(), Problems::most_lines);
+  return fmt::format("; there {} \"{}\"{}: did you mean {}?", names.size() == 1 ? "is" : "are",
+                     fmt::join(shown, "\", \""), more > 0 ? fmt::format(" and {} more", more) : "",
+                     names.size() == 1 ? "it" : "one of these");
+}
 
 void Problems::refuse_if_any(const std::string& what) const {
   if (empty()) return;

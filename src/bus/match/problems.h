@@ -4,6 +4,7 @@
 #include <cstddef>
 #include <cstdint>
 #include <map>
+#include <set>
 #include <string>
 #include <vector>
 
@@ -19,6 +20,10 @@ enum class Cause : std::uint8_t {
   partial,
   not_held
 };
+
+// For the end of a message about a name that nobody knows: what there is instead. Empty if there is
+// nothing.
+std::string did_you_mean(const std::set<std::string>& names);
 
 class Problems {
  public:

@@ -5,6 +5,7 @@
 
 #include <algorithm>
 
+#include "bus/match/problems.h"
 #include "bus/registration/senders.h"
 
 namespace tensorbus::bus {
@@ -101,6 +102,14 @@ void Matching::explain() {
   } catch (const Error& error) {
     self_.missing = error.what();
   }
+}
+
+std::string Matching::what_is_there_instead() const {
+  std::set<std::string> names;
+  for (const End& end : remote_ends(self_.record)) {
+    names.merge(self_.context.catalog.batches_at(end));
+  }
+  return names.contains(self_.key.batch) ? "" : did_you_mean(names);
 }
 
 GroupFinding Matching::find_shelves() {

@@ -22,6 +22,9 @@ class Matching {
   void look(bool registering);
   // The ranks that are missing are found out when somebody asks: into the registration's `missing`.
   void explain();
+  // If the other side does not know the batch: what that side has instead, for the end of a
+  // message. One of the two names may be mistyped.
+  std::string what_is_there_instead() const;
   // Why a sender takes no part any more, if its refusal was not told yet.
   Status sender_refuses();
   // This registration has failed: all registrations that it sees are those that it did not fit.

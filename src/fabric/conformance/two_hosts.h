@@ -24,6 +24,7 @@
 
 #include "os/io/fd.h"
 #include "os/testing/quiet_fork.h"
+#include "os/testing/signals.h"
 #include "tensorbus/status.h"
 
 namespace tensorbus::fabric {
@@ -128,7 +129,7 @@ inline Child::~Child() {
   ::waitpid(pid_, nullptr, 0);
 }
 
-inline void Child::signal(int number) const { ::kill(pid_, number); }
+inline void Child::signal(int number) const { os::send_signal(pid_, number); }
 
 inline Pipe::Pipe() {
   std::array<int, 2> ends{};

@@ -25,6 +25,7 @@
 #include "os/net/unix_socket.h"
 #include "os/testing/no_descriptors.h"
 #include "os/testing/quiet_fork.h"
+#include "os/testing/signals.h"
 #include "tensorbus/status.h"
 
 namespace tensorbus::fabric {
@@ -94,7 +95,7 @@ class Owner {
     if (grandchild_ > 0) ::kill(grandchild_, SIGKILL);
   }
 
-  void signal(int number) const { ::kill(pid_, number); }
+  void signal(int number) const { os::send_signal(pid_, number); }
   const Descriptor& descriptor() const { return descriptor_; }
 
  private:

@@ -16,6 +16,7 @@
 
 #include "base/testing/calls.h"
 #include "os/net/tcp.h"
+#include "os/testing/signals.h"
 #include "store/etcd/gateway.h"
 #include "store/etcd/store.h"
 
@@ -90,7 +91,7 @@ class EtcdProcess {
     std::filesystem::remove_all(data());
     start();
   }
-  void freeze() const { ::kill(pid_, SIGSTOP); }
+  void freeze() const { os::send_signal(pid_, SIGSTOP); }
   void thaw() const { ::kill(pid_, SIGCONT); }
 
   // A call of the gateway that the store has no method for.
