@@ -51,6 +51,14 @@ WithoutGil::~WithoutGil() {
   let_go_of_the_buried();
 }
 
+bool has_gil() noexcept {
+  return calls_without_gil == 0 && PyGILState_GetThisThreadState() != nullptr;
+}
+
+WithGil::WithGil() noexcept : calls_without_(std::exchange(calls_without_gil, 0)) {}
+
+WithGil::~WithGil() { calls_without_gil = calls_without_; }
+
 std::shared_ptr<const void> keep(nb::object object) {
   auto grave = std::make_unique<Grave>(Grave{nullptr, nullptr});
   PyObject* const kept = object.ptr();

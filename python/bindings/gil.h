@@ -29,11 +29,15 @@ class WithoutGil {
 };
 using Release = nb::call_guard<WithoutGil>;
 
-// The same for destructors, which may run on a thread that has no interpreter to let go of.
+// Whether this thread has the interpreter, as far as our own calls let go of it. (The interface
+// that serves several Pythons has no PyGILState_Check.)
+bool has_gil() noexcept;
+
+// WithoutGil for destructors, which may run on a thread that has no interpreter to let go of.
 class WithoutGilIfHeld {
  public:
   WithoutGilIfHeld() {
-    if (PyGILState_Check() != 0) without_.emplace();
+    if (has_gil()) without_.emplace();
   }
 
  private:
@@ -42,7 +46,17 @@ class WithoutGilIfHeld {
 
 // Has the interpreter for as long as the object lives. For threads that hold no lock of the core,
 // and that ask only while the interpreter lives.
-using WithGil = nb::gil_scoped_acquire;
+class WithGil {
+ public:
+  WithGil() noexcept;
+  ~WithGil();
+  WithGil(const WithGil&) = delete;
+  WithGil& operator=(const WithGil&) = delete;
+
+ private:
+  nb::gil_scoped_acquire gil_;
+  int calls_without_;
+};
 
 template <typename Call>
 auto call_without_gil(Call call) {
