@@ -83,6 +83,7 @@ class TensorBusClient:
         bind: str | None = None,
         ports: tuple[int, int] = (0, 0),
         copy_threads: int | None = None,
+        metrics: str | None = None,
     ) -> TensorBusClient:
         """A client with an agent of its own, on a thread of this process and without files.
 
@@ -96,7 +97,8 @@ class TensorBusClient:
         the last that it may listen on there (default: ``TENSORBUS_PORTS``, or any).
         ``copy_threads`` are the threads that copy for this rank, the caller's included, 1 to 8
         (default: ``TENSORBUS_COPY_THREADS``, else the cores that this process may use, divided by
-        the agents of this host).
+        the agents of this host). ``metrics`` (default: ``TENSORBUS_METRICS``) is the ``HOST:PORT``
+        of a page with this process's metrics, for Prometheus; port 0 picks a free one.
         """
         rank = own_rank(rank)
         threads = own_copy_threads(copy_threads)
@@ -111,7 +113,14 @@ class TensorBusClient:
         client = cls.__new__(cls)
         try:
             core = _core.BusClient(
-                store._core, rank, space, bind_address(bind), ports, connection_timeout, threads
+                store._core,
+                rank,
+                space,
+                bind_address(bind),
+                ports,
+                connection_timeout,
+                threads,
+                metrics,
             )
         except BaseException:
             if own_store is not None:

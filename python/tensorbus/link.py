@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 from tensorbus import _core, pool
 from tensorbus.errors import EndOfStreamError
 from tensorbus.handles import PullHandle, SendHandle
+from tensorbus.observe import profiled
 from tensorbus.stage import Places
 from tensorbus.state_dict import Entries, entries_of
 
@@ -60,6 +61,7 @@ class Link:
         self.remote_name = remote_name
         self.expected_world_size = expected_world_size
 
+    @profiled
     def send_state_dict(
         self,
         name: str,
@@ -141,6 +143,7 @@ class Link:
             raise ValueError(f'"{name}" was not sent over this link')
         return LastSend(*sent)
 
+    @profiled
     def recv_state_dict(
         self,
         name: str,
@@ -170,6 +173,7 @@ class Link:
             entries.fill_padding()
             return got
 
+    @profiled
     def publish(
         self,
         name: str,
@@ -207,6 +211,7 @@ class Link:
                 on_full == "withdraw", left(),
             )  # fmt: skip
 
+    @profiled
     def pull(
         self,
         name: str,
