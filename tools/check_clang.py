@@ -11,8 +11,9 @@ import re
 import subprocess
 import sys
 import sysconfig
+from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
-from functools import partial
+from contextlib import contextmanager
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
@@ -33,8 +34,6 @@ FLAGS = [
 CLANG = ["clang++", *FLAGS, "-fsyntax-only", "-x", "c++", "-"]
 # Tests, and the twin of another source: a build has one of the two.
 LEFT_OUT = re.compile(r"_test\.cc$|/testing/|/simulation/|/conformance/|/no_ucx\.cc$")
-
-
 # What the build makes, which need not have run: any text in its place.
 GENERATED = {"program_page.inc": '""'}
 
@@ -45,10 +44,21 @@ def sources() -> list[Path]:
     return [path for path in all_of_them if not LEFT_OUT.search(str(path))]
 
 
-def complaints(code: str, generated: str) -> str:
+@contextmanager
+def generated() -> Iterator[str]:
+    """The option that has clang find what stands for the files that the build makes."""
+    with TemporaryDirectory() as folder:
+        for name, text in GENERATED.items():
+            (Path(folder) / name).write_text(text)
+        yield f"-I{folder}"
+
+
+def complaints(code: str) -> str:
     """What clang says of this code; nothing if all is well."""
-    command = [*CLANG, f"-I{generated}"]
-    run = subprocess.run(command, input=code, capture_output=True, text=True, check=False)
+    with generated() as option:
+        run = subprocess.run(
+            [*CLANG, option], input=code, capture_output=True, text=True, check=False
+        )
     return run.stderr if run.returncode else ""
 
 
@@ -59,10 +69,8 @@ def rooms() -> list[str]:
 
 
 def main() -> int:
-    with TemporaryDirectory() as generated, ThreadPoolExecutor(2) as two_at_a_time:
-        for name, text in GENERATED.items():
-            (Path(generated) / name).write_text(text)
-        found = "".join(two_at_a_time.map(partial(complaints, generated=generated), rooms()))
+    with ThreadPoolExecutor(2) as two_at_a_time:
+        found = "".join(two_at_a_time.map(complaints, rooms()))
     sys.stderr.write(found)
     return 1 if found else 0
 
