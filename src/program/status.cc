@@ -10,6 +10,7 @@
 
 #include "base/clock.h"
 #include "bus/report/job_status.h"
+#include "observe/trace_events.h"
 #include "program/commands.h"
 #include "program/job.h"
 
@@ -34,7 +35,8 @@ std::string picture_of(Job& job, const StatusOptions& options) {
   const auto agents = job.look();
   const bus::JobStatus status = bus::status_of(agents, wall_clock_ns());
   if (options.json) {
-    return bus::to_json(status, fmt::format("\"namespace\":\"{}\",", job.space())) + "\n";
+    const std::string space = observe::to_json_string(job.space());
+    return bus::to_json(status, fmt::format("\"namespace\":{},", space)) + "\n";
   }
   return bus::to_table(status, columns());
 }

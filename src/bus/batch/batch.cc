@@ -39,7 +39,7 @@ std::string Batch::current() const {
 }
 
 Awaited Batch::awaited() const {
-  if (registering_) return {self_.missing, {}};
+  if (registering_.waits()) return {self_.missing, {}};
   return exchange_.awaited();
 }
 
