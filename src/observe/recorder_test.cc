@@ -21,7 +21,7 @@ Span pull_of(std::int64_t nanoseconds, Code code) {
 
 // proves: O1.1
 TEST(Recorder, CountsByOutcomeAndPhase) {
-  Recorder recorder({{"rank", "2"}});
+  Recorder recorder(Labels{{"rank", "2"}});
   recorder.finish(pull_of(2'000'000, Code::ok));
   recorder.finish(pull_of(4'000'000, Code::ok));
   recorder.finish(pull_of(1'000'000'000, Code::timeout));
@@ -54,7 +54,7 @@ TEST(Recorder, IsInTheRegistryWhileItLives) {
     families.add(MetricKind::gauge, "tensorbus_more", "More.", {}, 1);
   });
   {
-    const Recorder recorder({{"rank", "4711"}});
+    const Recorder recorder(Labels{{"rank", "4711"}});
     EXPECT_NE(shown().find("4711"), std::string::npos);
   }
   EXPECT_EQ(shown().find("4711"), std::string::npos);

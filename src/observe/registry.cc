@@ -50,6 +50,11 @@ std::shared_ptr<void> Registry::on_leave(Look look) {
   return handle_of(mutex_, looks_, looks_.insert(looks_.end(), std::move(look)));
 }
 
+std::shared_ptr<void> Registry::watch() {
+  ++watchers_;
+  return {nullptr, [this](void*) { --watchers_; }};
+}
+
 Families Registry::collect() const {
   Families families;
   families.add(MetricKind::gauge, "tensorbus_process", "1, with the process that answers.",

@@ -2,6 +2,7 @@
 // process. Thread safe.
 #pragma once
 
+#include <atomic>
 #include <functional>
 #include <list>
 #include <memory>
@@ -29,6 +30,11 @@ class Registry {
   // Told of every recorder that ends, on its thread; until the handle is gone.
   [[nodiscard]] std::shared_ptr<void> on_leave(Look look);
 
+  // Somebody looks at this process: it has a page or writes a timeline. Parts whose work is as
+  // short as recording it record only then.
+  [[nodiscard]] std::shared_ptr<void> watch();
+  bool is_watched() const noexcept { return watchers_.load(std::memory_order_relaxed) > 0; }
+
   Families collect() const;
   void each(const Look& look) const;
 
@@ -37,6 +43,7 @@ class Registry {
   void unlock() LOCKS_UNCHECKED { mutex_.unlock(); }
 
  private:
+  std::atomic<int> watchers_{0};
   mutable Mutex mutex_;
   std::vector<const Recorder*> recorders_ GUARDED_BY(mutex_);
   std::list<Collect> collects_ GUARDED_BY(mutex_);

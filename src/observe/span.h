@@ -8,24 +8,50 @@
 #include <span>
 #include <string_view>
 
+#include "observe/text.h"
 #include "tensorbus/status.h"
 
 namespace tensorbus::observe {
 
-enum class Work : std::uint8_t { publish, pull, send, recv, registration, request, answer, read };
-inline constexpr std::size_t work_kinds = 8;
+enum class Work : std::uint8_t {
+  publish,
+  pull,
+  send,
+  recv,
+  registration,
+  init_pair,
+  request,  // of push-pull, at the worker
+  answer,   // and at the server
+  read,     // of an endpoint
+};
+inline constexpr std::size_t work_kinds = 9;
 constexpr std::string_view to_string(Work work) noexcept {
   constexpr std::array<std::string_view, work_kinds> names{
-      "publish", "pull", "send", "recv", "registration", "request", "answer", "read"};
+      "publish", "pull", "send", "recv", "registration", "init_pair", "request", "answer", "read"};
   return names[static_cast<std::size_t>(work)];
 }
 
-// In the order in which they follow each other.
-enum class Phase : std::uint8_t { wait, stage, read, verify, commit };
-inline constexpr std::size_t phases = 5;
+enum class Phase : std::uint8_t {
+  wait,  // for others
+  stage,
+  read,
+  verify,
+  commit,
+  serve,  // of a request, in the server's own code
+};
+inline constexpr std::size_t phases = 6;
 constexpr std::string_view to_string(Phase phase) noexcept {
-  constexpr std::array<std::string_view, phases> names{"wait", "stage", "read", "verify", "commit"};
+  constexpr std::array<std::string_view, phases> names{"wait",   "stage",  "read",
+                                                       "verify", "commit", "serve"};
   return names[static_cast<std::size_t>(phase)];
+}
+
+// In which order they follow each other.
+constexpr std::array<Phase, phases> phases_of(Work work) noexcept {
+  using enum Phase;
+  if (work == Work::request) return {stage, wait, read, verify, commit, serve};
+  if (work == Work::answer) return {wait, serve, stage, read, verify, commit};
+  return {wait, stage, read, verify, commit, serve};
 }
 
 // Text of bounded length; what is longer is cut.
@@ -33,7 +59,9 @@ template <std::size_t Size>
 class ShortText {
  public:
   ShortText() = default;
-  explicit ShortText(std::string_view text) noexcept { text.copy(text_.data(), Size - 1); }
+  explicit ShortText(std::string_view text) noexcept {
+    cut_text(text, Size - 1).copy(text_.data(), Size - 1);
+  }
   std::string_view view() const noexcept { return text_.data(); }
 
  private:

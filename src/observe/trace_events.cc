@@ -3,6 +3,10 @@
 #include <fmt/format.h>
 #include <fmt/ranges.h>
 
+#include <algorithm>
+
+#include "observe/text.h"
+
 namespace tensorbus::observe {
 namespace {
 
@@ -31,21 +35,6 @@ std::string arguments_of(const Span& span) {
 
 }  // namespace
 
-std::string to_json_string(std::string_view text) {
-  std::string out = "\"";
-  for (const char c : text) {
-    if (c == '"' || c == '\\') {
-      out += '\\';
-      out += c;
-    } else if (static_cast<unsigned char>(c) < 0x20) {
-      out += fmt::format("\\u{:04x}", static_cast<unsigned char>(c));
-    } else {
-      out += c;
-    }
-  }
-  return out + "\"";
-}
-
 std::string to_events(const TraceOrigin& origin) {
   const std::string title = fmt::format("{} pid {}", origin.host, origin.pid);
   return fmt::format(
@@ -64,12 +53,12 @@ std::string to_events(const Span& span, std::int64_t pid) {
   std::string lines =
       complete_event(work, name, span, pid, span.begin, span.end - span.begin, arguments_of(span));
   std::int64_t begin = span.begin;
-  for (std::size_t at = 0; at < phases; ++at) {
-    const std::int64_t took = std::min(span.phase_ns[at], span.end - begin);
+  for (const Phase phase : phases_of(span.work)) {
+    const std::int64_t took = std::min(span.in(phase), span.end - begin);
     if (took <= 0) continue;
     lines += ",\n";
-    lines += complete_event("phase", std::string(to_string(static_cast<Phase>(at))), span, pid,
-                            begin, took, fmt::format(R"("of":"{}")", work));
+    lines += complete_event("phase", std::string(to_string(phase)), span, pid, begin, took,
+                            fmt::format(R"("of":"{}")", work));
     begin += took;
   }
   return lines;

@@ -18,7 +18,6 @@ struct TraceOrigin {
   std::int64_t wall_ns = 0;  // at the same moment
 };
 
-std::string to_json_string(std::string_view text);
 // Lines without a comma or line feed at their end, joined by ",\n".
 std::string to_events(const TraceOrigin& origin);
 // The span, and inside it one event for each of its phases.

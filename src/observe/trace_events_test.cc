@@ -2,6 +2,8 @@
 
 #include <gtest/gtest.h>
 
+#include "observe/text.h"
+
 namespace tensorbus::observe {
 namespace {
 

@@ -11,8 +11,9 @@
 namespace tensorbus::observe {
 
 struct PageRequest {
-  std::string accept;         // the header
-  std::string authorization;  // the header
+  std::string accept;                               // the header
+  std::string authorization;                        // the header
+  std::map<std::string, std::string> parameters{};  // of the address, behind its "?"
 };
 
 struct PageAnswer {
@@ -35,7 +36,8 @@ PageAddress parse_page_address(const std::string& text);
 class HttpServer {
  public:
   // Port 0: one that is free. Error(failed) if the address cannot be listened on.
-  HttpServer(const PageAddress& address, Pages pages);
+  // `keep` is let go when it has ended.
+  HttpServer(const PageAddress& address, Pages pages, std::shared_ptr<void> keep = nullptr);
   ~HttpServer();
   HttpServer(const HttpServer&) = delete;
   HttpServer& operator=(const HttpServer&) = delete;

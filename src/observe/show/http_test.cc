@@ -2,6 +2,7 @@
 
 #include <arpa/inet.h>
 #include <gtest/gtest.h>
+#include <poll.h>
 #include <sys/socket.h>
 #include <unistd.h>
 
@@ -26,17 +27,23 @@ os::Fd dial(std::uint16_t port) {
   return fd;
 }
 
-std::string get(std::uint16_t port, const std::string& path, const std::string& headers = "") {
-  const os::Fd fd = dial(port);
-  const std::string request = "GET " + path + " HTTP/1.1\r\nHost: x\r\n" + headers + "\r\n";
-  EXPECT_EQ(::write(fd.get(), request.data(), request.size()),
-            static_cast<ssize_t>(request.size()));
+std::string answer_at(const os::Fd& fd) {
   std::string answer;
   char buffer[4096];
   for (ssize_t n = 0; (n = ::read(fd.get(), buffer, sizeof buffer)) > 0;) {
     answer.append(buffer, static_cast<std::size_t>(n));
   }
   return answer;
+}
+
+std::string get(std::uint16_t port, const std::string& path, const std::string& headers = "",
+                const std::string& host = "127.0.0.1") {
+  const os::Fd fd = dial(port);
+  const std::string request =
+      "GET " + path + " HTTP/1.1\r\nHost: " + host + "\r\n" + headers + "\r\n";
+  EXPECT_EQ(::write(fd.get(), request.data(), request.size()),
+            static_cast<ssize_t>(request.size()));
+  return answer_at(fd);
 }
 
 TEST(Http, AddressesAreHostAndPort) {
@@ -49,7 +56,7 @@ TEST(Http, AddressesAreHostAndPort) {
 
 // proves: O2.1
 TEST(Http, MetricsAreServedInBothFormats) {
-  Recorder recorder({{"rank", "3"}});
+  Recorder recorder(Labels{{"rank", "3"}});
   recorder.add_bytes("mapped", 4096);
   const auto page = open_metrics("127.0.0.1:0");
   const std::string plain = get(page->port(), "/metrics");
@@ -70,12 +77,61 @@ TEST(Http, AnAddressThatIsTakenIsAnError) {
   EXPECT_THROW(open_metrics(taken), Error);
 }
 
+TEST(Http, APageOfThisMachineIsAskedForByItsName) {
+  const auto page = open_metrics("127.0.0.1:0");
+  const std::string port = ":" + std::to_string(page->port());
+  for (const char* host : {"localhost", "127.0.0.1", "127.1.2.3", "[::1]"}) {
+    EXPECT_NE(get(page->port(), "/metrics", "", host + port).find("200 OK"), std::string::npos)
+        << host;
+  }
+  for (const char* host : {"evil.example", "127.evil.example", "localhost.evil.example"}) {
+    const std::string answer = get(page->port(), "/metrics", "", host + port);
+    EXPECT_NE(answer.find(" 403 "), std::string::npos) << host;
+    EXPECT_EQ(answer.find("tensorbus_"), std::string::npos) << host;
+  }
+}
+
+// proves: O5.1
+TEST(Http, WhoTricklesIsCutOffAndDelaysNoEnd) {
+  auto page = open_metrics("127.0.0.1:0");
+  std::vector<os::Fd> trickling;
+  for (int i = 0; i < 40; ++i) {
+    trickling.push_back(dial(page->port()));
+    EXPECT_EQ(::write(trickling.back().get(), "G", 1), 1);
+  }
+  const TimePoint begin = now();
+  // One more byte every tenth of a second, for as long as the page listens to it.
+  while (::send(trickling.front().get(), "x", 1, MSG_NOSIGNAL) == 1) {
+    ASSERT_LT(now() - begin, std::chrono::seconds(30));
+    pollfd closed{trickling.front().get(), POLLRDHUP, 0};
+    if (::poll(&closed, 1, 100) > 0) break;
+  }
+  EXPECT_GE(now() - begin, std::chrono::seconds(1));
+  const TimePoint ending = now();
+  page.reset();
+  EXPECT_LT(now() - ending, std::chrono::milliseconds(1500));
+}
+
+TEST(Http, ARequestWithoutAnEndIsRefused) {
+  const auto page = open_metrics("127.0.0.1:0");
+  const os::Fd fd = dial(page->port());
+  std::string request = "GET /metrics HTTP/1.1\r\nHost: localhost\r\n";
+  while (request.size() < 200'000) request += "X-More: and more\r\n";
+  std::size_t sent = 0;
+  while (sent < request.size()) {
+    const auto count = ::send(fd.get(), request.data() + sent, request.size() - sent, MSG_NOSIGNAL);
+    if (count <= 0) break;
+    sent += static_cast<std::size_t>(count);
+  }
+  EXPECT_EQ(answer_at(fd).find("200 OK"), std::string::npos);
+}
+
 // proves: O5.1
 TEST(Http, WhoNeverReadsDelaysNobodyThatRecords) {
   Recorder recorder({});
   const auto page = open_metrics("127.0.0.1:0");
   std::vector<os::Fd> silent;
-  const std::string request = "GET /metrics HTTP/1.1\r\nHost: x\r\n\r\n";
+  const std::string request = "GET /metrics HTTP/1.1\r\nHost: localhost\r\n\r\n";
   for (int i = 0; i < 16; ++i) {
     silent.push_back(dial(page->port()));
     if (i % 2 == 0) {

@@ -19,8 +19,8 @@ PageAnswer metrics_answer(const PageRequest& request) {
 }
 
 std::shared_ptr<HttpServer> serve(const std::string& address) {
-  auto page = std::make_shared<HttpServer>(parse_page_address(address),
-                                           Pages{{"/metrics", metrics_answer}});
+  auto page = std::make_shared<HttpServer>(
+      parse_page_address(address), Pages{{"/metrics", &metrics_answer}}, registry().watch());
   log::info("observe: metrics of this process at {}/metrics", page->url());
   return page;
 }

@@ -70,11 +70,13 @@ TraceFile::TraceFile(const std::string& folder)
     take(recorder);
     seen_.erase(&recorder);
   });
+  watching_ = registry().watch();
   thread_ = std::thread([this] { run(); });
   log::info("observe: spans of this process go to {}", path_);
 }
 
 TraceFile::~TraceFile() {
+  if (os::fork_generation() != made_in_) return thread_.detach();  // it is the parent's
   {
     const Lock lock(mutex_);
     stopping_ = true;

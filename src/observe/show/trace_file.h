@@ -44,6 +44,7 @@ class TraceFile {
   bool full_ GUARDED_BY(mutex_) = false;
   std::map<const Recorder*, std::uint64_t> seen_ GUARDED_BY(mutex_);
   std::shared_ptr<void> last_looks_;
+  std::shared_ptr<void> watching_;
   std::thread thread_;
 };
 
