@@ -90,8 +90,11 @@ void Agent::step(TimePoint now) {
 
 void Agent::report(TimePoint now) {
   if (!reporter_ || !reporter_->due(now) || closing_) return;
-  reporter_->tell(now, parts_.directory,
-                  [this](const BatchSide& of) { return batches_.awaited(of.first, of.second); });
+  reporter_->tell(now, parts_.directory, [this](const BatchSide& of) {
+    const auto& [name, side] = of;
+    Awaited awaited = batches_.awaited(name, side);
+    return awaited.what.empty() ? pairs_.awaited({name, side}) : awaited;
+  });
 }
 
 void Agent::keep_lists() {

@@ -221,7 +221,7 @@ std::string Batches::current() const {
   return "";
 }
 
-Awaited Batches::awaited(const std::string& batch, const std::string& role) const {
+Awaited Batches::awaited(const std::string& batch, const std::string& role) {
   for (auto each = batches_.lower_bound({batch, ""});
        each != batches_.end() && each->first.first == batch; ++each) {
     if (role.empty() || each->first.second == role) return each->second->awaited();

@@ -38,8 +38,8 @@ std::string Batch::current() const {
   return fmt::format("{} of batch \"{}\"", exchange_.head(), self_.key.batch);
 }
 
-Awaited Batch::awaited() const {
-  if (registering_.waits()) return {self_.missing, {}};
+Awaited Batch::awaited() {
+  if (registering_.waits()) return registering_.awaited();
   return exchange_.awaited();
 }
 

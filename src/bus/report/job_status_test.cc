@@ -2,6 +2,8 @@
 
 #include <gtest/gtest.h>
 
+#include <algorithm>
+
 namespace tensorbus::bus {
 namespace {
 
@@ -85,6 +87,71 @@ TEST(JobStatus, JsonHasRowsAndProblems) {
   EXPECT_TRUE(json.starts_with(R"({"namespace":"n","rows":[{"rank":2,)")) << json;
   EXPECT_NE(json.find(R"("awaited":[4])"), std::string::npos);
   EXPECT_NE(json.find(R"("problems":[{"text":"rank 4 is gone)"), std::string::npos);
+}
+
+TEST(JobStatus, NamesOfRecordsDoNotReachTheTerminalAsTheyAre) {
+  auto agents = job();
+  agents[0].host = "\x1b[2Jnode";
+  agents[0].batches[0].side = "tr\x1b]0;title\x07";
+  agents[3].batches[0].batch = "b/\xff\nname";
+  const std::string table = to_table(status_of(agents, now_ns), 200);
+  EXPECT_EQ(table.find('\x1b'), std::string::npos);
+  EXPECT_EQ(table.find('\x07'), std::string::npos);
+  EXPECT_EQ(static_cast<int>(std::ranges::count(table, '\n')),
+            5 + static_cast<int>(status_of(agents, now_ns).problems.size()));
+}
+
+TEST(JobStatus, WhoWaitsForOthersToComeIsSaid) {
+  BatchStatus batch{"pair", "trainer", "init_pair"};
+  batch.since = now_ns - 40 * second;
+  batch.waits = "side \"engine\" has 2 of 3 ranks";
+  const std::vector<AgentStatus> agents{agent(0, batch)};
+  const JobStatus status = status_of(agents, now_ns);
+  EXPECT_EQ(status.rows[0].state, RankState::blocked);
+  ASSERT_EQ(status.problems.size(), 1U);
+  EXPECT_EQ(status.problems[0].text,
+            "rank 0: init_pair, 40 s: waits for side \"engine\" has 2 of 3 ranks");
+}
+
+// proves: O4.1
+TEST(JobStatus, TwoJobsWithTheSameNamesAreSeen) {
+  std::vector<AgentStatus> agents;
+  for (const Rank rank : {0, 1, 2}) {
+    agents.push_back(agent(rank, {"pair/policy", "trainer", "publish", 8, now_ns}));
+    agents.back().batches.front().world_size = 2;
+  }
+  const JobStatus status = status_of(agents, now_ns);
+  ASSERT_EQ(status.problems.size(), 1U);
+  EXPECT_NE(status.problems[0].text.find("has 3 ranks, which were told of 2"), std::string::npos);
+}
+
+TEST(JobStatus, AgesAreThoseOfTheHostsOwnClock) {
+  // Written a second ago by a clock that is an hour ahead, and moved three seconds before that.
+  const std::int64_t hour = 3600 * second;
+  auto agents =
+      std::vector{agent(0, {"p/policy", "trainer", "publish", 8, now_ns + hour - 4 * second})};
+  agents[0].written_at = now_ns + hour - second;
+  HostClocks clocks;
+  clocks.see(agents, now_ns);
+  const JobStatus status = status_of(agents, now_ns, clocks);
+  EXPECT_NEAR(status.rows[0].age, 3, 0.1);
+  ASSERT_EQ(status.problems.size(), 1U);
+  EXPECT_NE(status.problems[0].text.find("node0 is 60 min ahead of"), std::string::npos);
+}
+
+TEST(HostClocks, AClockThatIsBehindShowsWhenARecordChanges) {
+  auto agents = std::vector{agent(0, {"p/policy", "trainer", "publish", 8, 0})};
+  HostClocks clocks;
+  agents[0].written_at = now_ns - 60 * second;  // as old as that, or written by a late clock
+  clocks.see(agents, now_ns);
+  EXPECT_TRUE(clocks.ahead().empty());
+  agents[0].written_at = now_ns - 59 * second;
+  clocks.see(agents, now_ns + second);
+  ASSERT_EQ(clocks.ahead().size(), 1U);
+  EXPECT_NEAR(static_cast<double>(clocks.ahead().at("node0")) / 1e9, -59, 1.1);
+  agents[0].written_at = now_ns + 2 * second;  // it was set right
+  clocks.see(agents, now_ns + 2 * second);
+  EXPECT_TRUE(clocks.ahead().empty());
 }
 
 TEST(JobStatus, FiveHundredRanksAreOneJob) {

@@ -8,6 +8,7 @@
 #include "base/clock.h"
 #include "base/log.h"
 #include "base/overloaded.h"
+#include "bus/report/status_record.h"
 #include "tensor/view.h"
 
 namespace tensorbus::bus {
@@ -18,14 +19,17 @@ using observe::Work;
 
 struct Seen {
   Work work;
-  const std::string& batch;
-  const std::optional<std::string>& role;
+  std::string batch;
+  std::optional<std::string> role;
 };
 
 // Nothing for commands that move nothing.
 std::optional<Seen> seen_in(const Command& command) {
   return std::visit(
       Overloaded{
+          [](const InitPair& c) -> std::optional<Seen> {
+            return Seen{Work::init_pair, c.pair, c.local};
+          },
           [](const RegisterBatch& c) -> std::optional<Seen> {
             return Seen{Work::registration, c.batch, c.role};
           },
@@ -60,12 +64,6 @@ std::int64_t read_bytes(const Outcome& outcome) {
   std::int64_t bytes = 0;
   for (const auto& [path, count] : outcome.bytes_by_path) bytes += count;
   return bytes;
-}
-
-// A name of a link is shown as its user knows it: "shelf of trainer/policy" is "policy".
-std::string_view shown(std::string_view batch) {
-  const std::size_t slash = batch.find('/');
-  return slash == std::string_view::npos ? batch : batch.substr(slash + 1);
 }
 
 constexpr std::int64_t line_every = 1'000'000'000;
@@ -107,12 +105,35 @@ std::span<const ChannelEvent> ObservedChannel::poll() {
 }
 
 void ObservedChannel::forget(const std::string& batch) {
-  const auto is_this = [&](const auto& entry) { return entry.first.first == batch; };
-  std::erase_if(last_, is_this);
-  std::erase_if(registered_bytes_, is_this);
-  std::erase_if(filling_, is_this);
-  std::erase_if(said_at_, is_this);
+  std::erase_if(registered_, [&](const auto& entry) { return entry.first.first == batch; });
   ++changes_;
+}
+
+// A worker that has a batch once only need not say as which side it acts.
+BatchSide ObservedChannel::place_of(const std::string& batch,
+                                    const std::optional<std::string>& role) const {
+  if (role) return {batch, *role};
+  const auto found = registered_.lower_bound({batch, ""});
+  return found != registered_.end() && found->first.first == batch ? found->first
+                                                                   : BatchSide{batch, ""};
+}
+
+void ObservedChannel::note(const InitPair& pair, std::uint64_t session) {
+  pairs_[{pair.pair, pair.local}] = {pair.world_size, session};
+}
+
+BatchSide ObservedChannel::note(const RegisterBatch& batch, std::uint64_t session) {
+  const std::string pair = !batch.pairs.empty()   ? batch.pairs.front()
+                           : !batch.items.empty() ? batch.items.front().pair
+                                                  : "";
+  const auto found = batch.role ? pairs_.find({pair, *batch.role}) : pairs_.lower_bound({pair, ""});
+  const bool known = found != pairs_.end() && found->first.first == pair;
+  BatchSide of{batch.batch, batch.role.value_or(known ? found->first.second : "")};
+  Registered& registered = registered_[of];
+  registered.session = session;
+  registered.bytes = bytes_of(batch);
+  registered.world_size = known ? found->second.world_size : 0;
+  return of;
 }
 
 void ObservedChannel::begin(const Submission& submission) {
@@ -120,19 +141,27 @@ void ObservedChannel::begin(const Submission& submission) {
   if (closed != nullptr && !closed->back_soon) return forget(closed->batch);
   const auto seen = seen_in(submission.command);
   if (!seen) return;
-  const BatchSide of{seen->batch, seen->role.value_or("")};
+  const std::uint64_t session = submission.id.session;
+  BatchSide of = place_of(seen->batch, seen->role);
+  if (const auto* pair = std::get_if<InitPair>(&submission.command)) note(*pair, session);
   if (const auto* batch = std::get_if<RegisterBatch>(&submission.command)) {
-    registered_bytes_[of] = bytes_of(*batch);
+    of = note(*batch, session);
   }
   const TimePoint at = now();
-  if (std::holds_alternative<Publish>(submission.command)) filling_[of] = {at};
-  running_[submission.id] = {seen->work, of, at};
+  if (std::holds_alternative<Publish>(submission.command)) {
+    if (const auto found = registered_.find(of); found != registered_.end()) {
+      found->second.filling = Filling{at};
+    }
+  }
+  running_[submission.id] = {seen->work, std::move(of), at};
   recorder_.commands.set(running_.size());
   ++changes_;
 }
 
 void ObservedChannel::end_session(std::uint64_t session) {
   std::erase_if(running_, [&](const auto& entry) { return entry.first.session == session; });
+  std::erase_if(registered_, [&](const auto& entry) { return entry.second.session == session; });
+  std::erase_if(pairs_, [&](const auto& entry) { return entry.second.session == session; });
   recorder_.commands.set(running_.size());
   ++changes_;
 }
@@ -163,9 +192,12 @@ void ObservedChannel::end(const RunningCommand& command, const Outcome& outcome)
 
 // The first of its two commands gives a slot, the second says that it is filled.
 void ObservedChannel::end_publish(const RunningCommand& command, const Outcome& outcome) {
-  const auto found = filling_.find(command.of);
-  if (found == filling_.end()) return;
-  Filling& filling = found->second;
+  const auto found = registered_.find(command.of);
+  if (found == registered_.end() || !found->second.filling) {
+    if (!outcome.status.ok()) finish(span_of(command, outcome), command.of, outcome);
+    return;
+  }
+  Filling& filling = *found->second.filling;
   const bool has_slot = filling.given_at != TimePoint{};
   if (!has_slot && outcome.status.ok()) {
     filling.given_at = now();
@@ -179,9 +211,9 @@ void ObservedChannel::end_publish(const RunningCommand& command, const Outcome& 
   if (has_slot) {
     span.in(Phase::stage) = (command.since - filling.given_at).count();
     span.version = filling.version;
-    span.bytes = registered_bytes_[command.of];
+    span.bytes = found->second.bytes;
   }
-  filling_.erase(found);
+  found->second.filling.reset();
   finish(span, command.of, outcome);
 }
 
@@ -196,7 +228,7 @@ observe::Span ObservedChannel::span_of(const RunningCommand& command,
   span.end = now().time_since_epoch().count();
   span.version = outcome.version != 0 ? outcome.version : outcome.round;
   span.bytes = command.work == Work::send ? outcome.bytes : read_bytes(outcome);
-  span.name = observe::ShortText<56>(shown(command.of.first));
+  span.name = observe::ShortText<56>(shown_batch(command.of.first));
   span.side = observe::ShortText<24>(command.of.second);
   span.in(Phase::read) = timing.read;
   span.in(Phase::verify) = timing.verify;
@@ -211,19 +243,22 @@ observe::Span ObservedChannel::span_of(const RunningCommand& command,
 void ObservedChannel::finish(const observe::Span& span, const BatchSide& of,
                              const Outcome& outcome) {
   recorder_.finish(span);
-  if (span.code != Code::ok || span.work == Work::registration) return;
+  const bool moves = span.work != Work::registration && span.work != Work::init_pair;
+  const auto found = registered_.find(of);
+  if (span.code != Code::ok || !moves || found == registered_.end()) return;
+  Registered& registered = found->second;
   // Links have versions; rounds of a batch without are too many to be told of.
   const bool versioned = span.work == Work::publish || outcome.version > 0;
-  if (std::int64_t& said_at = said_at_[of]; versioned && span.end >= said_at + line_every) {
-    said_at = span.end;
+  if (versioned && span.end >= registered.said_at + line_every) {
+    registered.said_at = span.end;
     log::info("{}", line_about(span, outcome));
   }
-  last_[of] = {span.work,
-               span.version,
-               wall_clock_ns(),
-               span.bytes,
-               Duration(span.end - span.begin - span.in(Phase::wait)),
-               outcome.timing.sources};
+  registered.last = LastMove{span.work,
+                             span.version,
+                             wall_clock_ns(),
+                             span.bytes,
+                             Duration(span.end - span.begin - span.in(Phase::wait)),
+                             outcome.timing.sources};
 }
 
 }  // namespace tensorbus::bus

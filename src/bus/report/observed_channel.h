@@ -14,7 +14,7 @@
 
 namespace tensorbus::bus {
 
-// A batch, and the local name under which it was registered; empty if that was not said.
+// A batch or a pair, and the local name under which a worker has it; empty if that is not known.
 using BatchSide = std::pair<std::string, std::string>;
 
 // A command that has not ended.
@@ -36,6 +36,23 @@ struct LastMove {
   std::vector<Rank> from{};  // whom it read from
 };
 
+// A version for which the worker fills a slot.
+struct Filling {
+  TimePoint asked_at{};
+  TimePoint given_at{};
+  std::int64_t version = 0;
+};
+
+// A batch that a worker has registered.
+struct Registered {
+  std::uint64_t session = 0;    // of the worker
+  std::int64_t bytes = 0;       // of its tensors here
+  std::int64_t world_size = 0;  // ranks of its side; 0: not known
+  std::optional<Filling> filling{};
+  std::optional<LastMove> last{};
+  std::int64_t said_at = 0;  // steady nanoseconds of the last line about it
+};
+
 // Of the thread that has the agent. Both parts outlive it.
 class ObservedChannel final : public Channel {
  public:
@@ -52,22 +69,23 @@ class ObservedChannel final : public Channel {
 
   observe::Recorder& recorder() const noexcept { return recorder_; }
   const std::map<CommandId, RunningCommand>& running() const noexcept { return running_; }
-  const std::map<BatchSide, LastMove>& last() const noexcept { return last_; }
+  const std::map<BatchSide, Registered>& registered() const noexcept { return registered_; }
   // Grows with every beginning and end.
   std::uint64_t changes() const noexcept { return changes_; }
 
  private:
-  // A version for which the worker fills a slot.
-  struct Filling {
-    TimePoint asked_at{};
-    TimePoint given_at{};
-    std::int64_t version = 0;
+  struct Pair {
+    std::int64_t world_size = 0;
+    std::uint64_t session = 0;
   };
 
   void begin(const Submission& submission);
   void end_session(std::uint64_t session);
   // Nothing more comes of it.
   void forget(const std::string& batch);
+  BatchSide place_of(const std::string& batch, const std::optional<std::string>& role) const;
+  void note(const InitPair& pair, std::uint64_t session);
+  BatchSide note(const RegisterBatch& batch, std::uint64_t session);
   void end(const RunningCommand& command, const Outcome& outcome);
   void end_publish(const RunningCommand& command, const Outcome& outcome);
   observe::Span span_of(const RunningCommand& command, const Outcome& outcome) const;
@@ -77,10 +95,8 @@ class ObservedChannel final : public Channel {
   observe::Recorder& recorder_;
   const Rank rank_;
   std::map<CommandId, RunningCommand> running_;
-  std::map<BatchSide, LastMove> last_;
-  std::map<BatchSide, std::int64_t> registered_bytes_;
-  std::map<BatchSide, Filling> filling_;
-  std::map<BatchSide, std::int64_t> said_at_;  // steady nanoseconds of the last line about it
+  std::map<BatchSide, Registered> registered_;
+  std::map<BatchSide, Pair> pairs_;
   std::uint64_t changes_ = 0;
 };
 

@@ -2,6 +2,8 @@
 
 #include <gtest/gtest.h>
 
+#include <algorithm>
+
 #include "bus/report/reporter.h"
 #include "observe/openmetrics.h"
 
@@ -50,6 +52,18 @@ class ObservedChannelTest : public testing::Test {
     inner_.events.push_back(Submission{id, std::move(command), Deadline::never(), nullptr});
     channel_.poll();
     return id;
+  }
+  void register_batch(const std::string& batch, const std::string& side) {
+    RegisterBatch command;
+    command.batch = batch;
+    command.role = side;
+    command.pairs = {"pair"};
+    command.items.push_back({"pair", "w", Dtype::float32, {10, 10}, {10, 1}, std::nullopt});
+    channel_.complete(submit(command), {});
+  }
+  std::size_t moved() const {
+    return static_cast<std::size_t>(std::ranges::count_if(
+        channel_.registered(), [](const auto& each) { return each.second.last.has_value(); }));
   }
   Outcome outcome(std::int64_t version) {
     Outcome outcome;
@@ -109,11 +123,7 @@ TEST_F(ObservedChannelTest, APullIsASpanWithItsPhasesAndPeers) {
 }
 
 TEST_F(ObservedChannelTest, APublishIsOneSpanOfTwoCommands) {
-  RegisterBatch batch;
-  batch.batch = "shelf of trainer/policy";
-  batch.role = "trainer";
-  batch.items.push_back({"p", "w", Dtype::float32, {10, 10}, {10, 1}, std::nullopt});
-  channel_.complete(submit(batch), {});
+  register_batch("shelf of trainer/policy", "trainer");
   const CommandId asked = submit(Publish{"shelf of trainer/policy", "trainer", {}});
   channel_.complete(asked, outcome(5));
   EXPECT_EQ(last_span().work, observe::Work::registration);
@@ -133,23 +143,51 @@ TEST_F(ObservedChannelTest, APublishThatGetsNoSlotHasItsOutcome) {
   late.status = {Code::timeout, "rank 1 lags"};
   channel_.complete(submit(Publish{"b", "trainer", {}}), late);
   EXPECT_EQ(last_span().code, Code::timeout);
-  EXPECT_TRUE(channel_.last().empty());
+  EXPECT_EQ(moved(), 0U);
 }
 
 TEST_F(ObservedChannelTest, ABatchThatIsClosedIsForgotten) {
+  register_batch("b", "trainer");
   channel_.complete(submit(Transfer{"b", Direction::send, "trainer"}), outcome(4));
   submit(CloseBatch{"b", 1, true});
-  EXPECT_EQ(channel_.last().size(), 1U);
+  EXPECT_EQ(moved(), 1U);
   submit(CloseBatch{"b", 1});
-  EXPECT_TRUE(channel_.last().empty());
+  EXPECT_EQ(moved(), 0U);
 }
 
-TEST_F(ObservedChannelTest, CommandsOfASessionGoWithIt) {
+TEST_F(ObservedChannelTest, WhatASessionHasDoneGoesWithIt) {
+  register_batch("b", "rollout");
+  channel_.complete(submit(Pull{"b", "rollout"}), outcome(2));
+  EXPECT_EQ(moved(), 1U);
   submit(Pull{"b", "rollout"});
   inner_.events.push_back(SessionLost{1, {Code::peer_lost, "died"}});
   channel_.poll();
   EXPECT_TRUE(channel_.running().empty());
+  EXPECT_TRUE(channel_.registered().empty());
   EXPECT_EQ(recorder_.commands.value(), 0U);
+}
+
+TEST_F(ObservedChannelTest, AWorkerThatDoesNotSayItsSideIsAtThatOfItsPair) {
+  InitPair pair{"pair", "trainer", "engine", 2, std::nullopt};
+  channel_.complete(submit(pair), {});
+  RegisterBatch batch;
+  batch.batch = "b";
+  batch.items.push_back({"pair", "", Dtype::float32, {10}, {1}, std::nullopt});
+  channel_.complete(submit(batch), {});
+  channel_.complete(submit(Transfer{"b", Direction::send, std::nullopt}), outcome(0));
+  const AgentStatus status = tell(TimePoint{std::chrono::hours(1)});
+  ASSERT_EQ(status.batches.size(), 1U);
+  EXPECT_EQ(status.batches.front().side, "trainer");
+  EXPECT_EQ(status.batches.front().world_size, 2);
+}
+
+// proves: O4.1
+TEST_F(ObservedChannelTest, WaitingForAPairIsSeen) {
+  submit(InitPair{"pair", "trainer", "engine", 2, std::nullopt});
+  const AgentStatus status = tell(TimePoint{std::chrono::hours(1)}, {"rank 1 of 2", {}});
+  ASSERT_EQ(status.batches.size(), 1U);
+  EXPECT_EQ(status.batches.front().work, "init_pair");
+  EXPECT_EQ(status.batches.front().waits, "rank 1 of 2");
 }
 
 // proves: O1.3
@@ -181,6 +219,7 @@ TEST_F(ObservedChannelTest, AReportComesWhenSomethingChangedAndNotTooOften) {
   TimePoint at{std::chrono::hours(1)};
   tell(at);
   EXPECT_EQ(reporter_.wake_at(), TimePoint::max());
+  register_batch("b", "trainer");
   channel_.complete(submit(Transfer{"b", Direction::send, "trainer"}), outcome(4));
   EXPECT_FALSE(reporter_.due(at + std::chrono::milliseconds(1900)));
   const AgentStatus status = tell(at + std::chrono::seconds(2));
@@ -198,17 +237,18 @@ TEST_F(ObservedChannelTest, APeriodOfZeroSaysNothing) {
 }
 
 TEST(StatusRecord, FitsWhateverItSays) {
-  AgentStatus status{7, "host", 1234, false, 99, {}, 0, ""};
-  for (int i = 0; i < 40; ++i) {
+  AgentStatus status{7, std::string(5000, 'h'), 1234, false, 99, {}, 0, ""};
+  for (int i = 0; i < 4000; ++i) {
     BatchStatus batch{"batch " + std::to_string(i), "side", "pull", i};
     batch.waits = std::string(500, 'x');
     batch.awaited.assign(300, 1);
+    batch.side = std::string(5000, 's');
     status.batches.push_back(batch);
   }
   const std::string bytes = encode(status);
   EXPECT_LE(bytes.size(), largest_status);
   const AgentStatus read = decode_status(bytes);
-  EXPECT_EQ(static_cast<std::int64_t>(read.batches.size()) + read.left_out, 40);
+  EXPECT_EQ(static_cast<std::int64_t>(read.batches.size()) + read.left_out, 4000);
   EXPECT_EQ(read.batches.front().batch, "batch 0");
   EXPECT_NE(print_status(bytes).find("batch 0"), std::string::npos);
   EXPECT_THROW(decode_status("no record"), Error);

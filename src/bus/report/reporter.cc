@@ -2,7 +2,11 @@
 
 #include <unistd.h>
 
+#include <algorithm>
 #include <cmath>
+#include <functional>
+#include <tuple>
+#include <utility>
 
 #include "base/clock.h"
 #include "base/config.h"
@@ -10,6 +14,20 @@
 #include "os/process/process.h"
 
 namespace tensorbus::bus {
+namespace {
+
+BatchStatus status_of(const LastMove& last) {
+  BatchStatus batch;
+  batch.work = to_string(last.work);
+  batch.version = last.version;
+  batch.moved_at = last.wall_ns;
+  batch.bytes = last.bytes;
+  batch.took = last.took.count();
+  batch.from = last.from;
+  return batch;
+}
+
+}  // namespace
 
 Reporter::Reporter(const ObservedChannel& channel, ReporterOptions options)
     : channel_(channel),
@@ -19,34 +37,28 @@ Reporter::Reporter(const ObservedChannel& channel, ReporterOptions options)
 
 // What waits may wait for others than before, and what is read gets further.
 bool Reporter::is_news() const noexcept {
-  return said_.empty() || channel_.changes() != changes_ || !channel_.running().empty();
+  return !said_ || channel_.changes() != changes_ || !channel_.running().empty();
 }
 
 void Reporter::tell(TimePoint now, Directory& directory, const Waits& waits) {
   next_ = now + options_.period;
   changes_ = channel_.changes();
   AgentStatus status = look(waits);
-  std::string said = encode(status);
-  if (said == said_) return;
-  said_ = std::move(said);
+  if (said_ == status) return;
+  said_ = status;
   status.written_at = wall_clock_ns();
   directory.show(status_key(options_.rank), encode(std::move(status)));
 }
 
 AgentStatus Reporter::look(const Waits& waits) const {
   std::map<BatchSide, BatchStatus> batches;
-  for (const auto& [of, last] : channel_.last()) {
-    batches[of] = {of.first,         of.second,    std::string(to_string(last.work)),
-                   last.version,     last.wall_ns, last.bytes,
-                   last.took.count()};
-    batches[of].from = last.from;
+  for (const auto& [of, registered] : channel_.registered()) {
+    if (registered.last) batches[of] = status_of(*registered.last);
   }
   for (const auto& [id, command] : channel_.running()) {
     BatchStatus& batch = batches[command.of];
     const std::int64_t since = command.since.time_since_epoch().count() + steady_to_wall_;
     if (batch.since != 0 && batch.since < since) continue;
-    batch.batch = command.of.first;
-    batch.side = command.of.second;
     batch.work = to_string(command.work);
     batch.since = since;
     batch.bytes_done = command.bytes_done;
@@ -57,7 +69,18 @@ AgentStatus Reporter::look(const Waits& waits) const {
   }
   AgentStatus status{options_.rank,   host_, ::getpid(), options_.embedded, 0, {}, 0,
                      options_.metrics};
-  for (auto& [of, batch] : batches) status.batches.push_back(std::move(batch));
+  for (auto& [of, batch] : batches) {
+    std::tie(batch.batch, batch.side) = of;
+    const auto registered = channel_.registered().find(of);
+    if (registered != channel_.registered().end()) {
+      batch.world_size = registered->second.world_size;
+    }
+    status.batches.push_back(std::move(batch));
+  }
+  // What runs, and then what has moved last: the record may have no room for the others.
+  std::ranges::stable_sort(status.batches, std::greater(), [](const BatchStatus& batch) {
+    return std::pair(batch.since != 0, batch.moved_at);
+  });
   return status;
 }
 

@@ -3,6 +3,7 @@
 
 #include <cstdint>
 #include <functional>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -33,7 +34,7 @@ class Reporter {
   void tell(TimePoint now, Directory& directory, const Waits& waits);
   TimePoint wake_at() const noexcept;
   // The store has forgotten what was said.
-  void repeat() noexcept { said_.clear(); }
+  void repeat() noexcept { said_.reset(); }
 
  private:
   bool is_news() const noexcept;
@@ -45,7 +46,7 @@ class Reporter {
   const std::int64_t steady_to_wall_;
   std::uint64_t changes_ = 0;  // of the channel, at the last look
   TimePoint next_{};
-  std::string said_;  // as it was encoded, without its time
+  std::optional<AgentStatus> said_;  // without its time
 };
 
 // TENSORBUS_STATUS_PERIOD, or two seconds. A value that is none is warned of.

@@ -1,12 +1,39 @@
 #include "bus/report/status_record.h"
 
+#include <algorithm>
+
+#include "observe/text.h"
 #include "wire/message.h"
 
 namespace tensorbus::bus {
 namespace {
 
 constexpr std::size_t most_named = 16;
+constexpr std::size_t most_batches = 64;  // far more than fit
+constexpr std::size_t longest_name = 96;
 constexpr std::size_t longest_wait = 160;
+
+void shorten(std::string& text, std::size_t most) {
+  text.resize(observe::cut_text(text, most).size());
+}
+
+template <typename List>
+void keep_first(List& list, std::size_t most) {
+  if (list.size() > most) list.erase(list.begin() + static_cast<std::ptrdiff_t>(most), list.end());
+}
+
+void shorten(BatchStatus& batch) {
+  keep_first(batch.from, most_named);
+  keep_first(batch.awaited, most_named);
+  shorten(batch.batch, longest_name);
+  shorten(batch.side, longest_name);
+  shorten(batch.waits, longest_wait);
+}
+
+void leave_out(AgentStatus& status, std::size_t kept) {
+  status.left_out += static_cast<std::int64_t>(status.batches.size() - kept);
+  keep_first(status.batches, kept);
+}
 
 }  // namespace
 
@@ -21,6 +48,7 @@ void fields(Archive& a, BatchStatus& batch) {
   a("moved_at", batch.moved_at);
   a("bytes", batch.bytes);
   a("took", batch.took);
+  a("world_size", batch.world_size);
   a("since", batch.since);
   a("bytes_done", batch.bytes_done);
   a("bytes_total", batch.bytes_total);
@@ -37,27 +65,32 @@ void fields(Archive& a, AgentStatus& status) {
   a("pid", status.pid);
   a("embedded", status.embedded);
   a("written_at", status.written_at);
-  a.list("batches", status.batches, largest_status);
+  a.list("batches", status.batches, most_batches);
   a("left_out", status.left_out);
   a("metrics", status.metrics);
+}
+
+std::string_view shown_batch(std::string_view batch) noexcept {
+  const std::size_t slash = batch.find('/');
+  return slash == std::string_view::npos ? batch : batch.substr(slash + 1);
 }
 
 std::string status_key(Rank rank) { return "agents/" + std::to_string(rank); }
 
 std::string encode(AgentStatus status) {
-  for (BatchStatus& batch : status.batches) {
-    if (batch.from.size() > most_named) batch.from.resize(most_named);
-    if (batch.awaited.size() > most_named) batch.awaited.resize(most_named);
-    if (batch.waits.size() > longest_wait) batch.waits.resize(longest_wait);
-  }
+  if (status.batches.size() > most_batches) leave_out(status, most_batches);
+  for (BatchStatus& batch : status.batches) shorten(batch);
+  shorten(status.host, longest_name);
+  shorten(status.metrics, longest_name);
   std::string bytes = wire::write(status);
-  for (std::size_t at = status.batches.size(); at-- > 0 && bytes.size() > largest_status;) {
-    status.batches[at].waits.clear();
+  if (bytes.size() > largest_status) {
+    for (BatchStatus& batch : status.batches) batch.waits.clear();
     bytes = wire::write(status);
   }
-  while (bytes.size() > largest_status && !status.batches.empty()) {
-    status.batches.pop_back();
-    ++status.left_out;
+  // As many as would fit if all were alike: few writings, however many there are.
+  for (std::size_t count = status.batches.size(); bytes.size() > largest_status && count > 0;) {
+    count = std::min(count - 1, count * largest_status / bytes.size());
+    leave_out(status, count);
     bytes = wire::write(status);
   }
   return bytes;

@@ -18,12 +18,13 @@ inline constexpr std::size_t largest_status = 1024;
 struct BatchStatus {
   std::string batch;
   std::string side;
-  std::string work;           // "pull", "send", ...: what it does, or did last
-  std::int64_t version = 0;   // that it published, sent or read last
-  std::int64_t moved_at = 0;  // then, in nanoseconds since 1970
-  std::int64_t bytes = 0;     // and
-  std::int64_t took = 0;      // nanoseconds, without waiting
-  std::int64_t since = 0;     // what runs, began then, in nanoseconds since 1970; 0: nothing runs
+  std::string work;             // "pull", "send", ...: what it does, or did last
+  std::int64_t version = 0;     // that it published, sent or read last
+  std::int64_t moved_at = 0;    // then, in nanoseconds since 1970
+  std::int64_t bytes = 0;       // and
+  std::int64_t took = 0;        // nanoseconds, without waiting
+  std::int64_t world_size = 0;  // ranks of the side; 0: not known
+  std::int64_t since = 0;       // what runs, began then, in nanoseconds since 1970; 0: nothing runs
   std::int64_t bytes_done = 0;
   std::int64_t bytes_total = 0;
   std::vector<Rank> from{};     // whom it read from last
@@ -44,9 +45,12 @@ struct AgentStatus {
   friend bool operator==(const AgentStatus&, const AgentStatus&) = default;
 };
 
+// The batch as its users know it: "shelf of trainer/policy" is what the trainer publishes as
+// "policy".
+std::string_view shown_batch(std::string_view batch) noexcept;
 // The key within its component.
 std::string status_key(Rank rank);
-// At most largest_status bytes: reasons are cut first, then batches left out.
+// At most largest_status bytes: names are cut, then reasons left out, then the last batches.
 std::string encode(AgentStatus status);
 // Error(invalid_argument) if it is none.
 AgentStatus decode_status(std::string_view bytes);
