@@ -6,10 +6,13 @@
 #include <future>
 #include <utility>
 
+#include "base/clock.h"
 #include "base/secret.h"
 #include "endpoint/loop.h"
 #include "fabric/core/pool.h"
 #include "fabric/route/station.h"
+#include "observe/show/metrics_page.h"
+#include "observe/show/trace_file.h"
 #include "os/process/fork.h"
 #include "tensor/view.h"
 
@@ -20,6 +23,13 @@ using fabric::Descriptor;
 
 std::string text(Dtype dtype, std::span<const std::int64_t> shape) {
   return std::string(to_string(dtype)) + " " + to_string(Shape(shape.begin(), shape.end()));
+}
+
+// Two endpoints of a process may have one name, and none; their numbers are apart.
+std::string label_of(const EndpointOptions& options) {
+  static std::atomic<std::uint64_t> made{0};
+  const std::string number = std::to_string(++made);
+  return options.name.empty() ? number : options.name + " " + number;
 }
 
 void check_targets(const Descriptor& descriptor, std::span<const TensorView> into) {
@@ -88,7 +98,10 @@ class Endpoint::Impl {
   explicit Impl(EndpointOptions options)
       : secret_(options.secret ? *options.secret : to_hex(view(random_id()))),
         secret_in_descriptors_(options.secret_in_descriptors),
-        pool_(options.pool != nullptr ? options.pool : std::make_shared<fabric::Pool>()) {
+        pool_(options.pool != nullptr ? options.pool : std::make_shared<fabric::Pool>()),
+        page_(observe::open_metrics(options.metrics)),
+        trace_(observe::open_trace(std::nullopt)),
+        counters_({{"endpoint", label_of(options)}}) {
     if (secret_.empty()) throw Error(Code::invalid_argument, "an empty secret protects nothing");
     auto station =
         std::make_unique<fabric::Station>(fabric::StationOptions{options.name, secret_, pool_});
@@ -182,6 +195,7 @@ class Endpoint::Impl {
     read.descriptor = fabric::decode_descriptor(bytes);
     read.secret = read.descriptor.secret.empty() ? secret_ : read.descriptor.secret;
     read.deadline = deadline;
+    read.asked_at = now();
     for (const TensorForm& form : read.descriptor.forms) {
       read.bytes += static_cast<std::uint64_t>(element_count(form.shape)) * item_bytes(form.dtype);
     }
@@ -223,6 +237,8 @@ class Endpoint::Impl {
   const std::string secret_;
   const bool secret_in_descriptors_;
   const std::shared_ptr<fabric::Pool> pool_;
+  const std::shared_ptr<observe::HttpServer> page_;
+  const std::shared_ptr<observe::TraceFile> trace_;
   endpoint::Counters counters_;
   std::atomic<std::uint64_t> next_id_{1};
   Mutex closing_;
