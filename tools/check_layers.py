@@ -51,7 +51,7 @@ MAY_USE: dict[str, set[str]] = {
     "fabric/shm": BELOW_FABRIC | {"fabric/core", "fabric/read"},
     "fabric/ucx": BELOW_FABRIC | {"fabric/core", "fabric/read"},
     "fabric/route": BELOW_FABRIC | {"fabric/core", "fabric/shm", "fabric/ucx"},
-    "endpoint": BELOW_FABRIC | FABRICS,
+    "endpoint": BELOW_FABRIC | FABRICS | {"observe/show"},
     "bus/channel": BELOW_BUS | {"fabric/core"},
     "bus/files": BELOW_BUS | {"bus/channel"},
     "bus/socket": BELOW_BUS | {"bus/channel", "bus/files"},
@@ -78,13 +78,15 @@ MAY_USE: dict[str, set[str]] = {
     | {"observe/show"}
     | {"bus/channel", "bus/files", "bus/socket", "bus/client", "bus/link", "bus/report"}
     | {"bus/directory", "bus/round", "bus/agent"},
-    "push_pull/job": BELOW_BUS | FABRICS,
+    "push_pull/job": BELOW_BUS | FABRICS | {"observe/show"},
     "push_pull/request": BELOW_BUS | {"fabric/core", "push_pull/job"},
+    "program/look": BELOW_BUS
+    | {"bus/directory", "bus/match", "bus/report", "bus", "plan/report"},
     "program": BELOW_BUS
     | FABRICS
-    | {"observe/show"}
-    | {"bus/files", "bus/directory", "bus/report", "bus/host", "push_pull/job", "bus", "push_pull"}
-    | {"plan/report"},
+    | {"observe/show", "program/look"}
+    | {"bus/files", "bus/directory", "bus/report", "bus/host", "bus"}
+    | {"push_pull/job", "push_pull", "plan/report"},
     "python": BELOW_BUS
     | FABRICS
     | {"observe/show"}

@@ -8,7 +8,7 @@
 #include <optional>
 #include <string>
 
-#include "program/job.h"
+#include "program/look/job.h"
 #include "program/run.h"
 
 namespace tensorbus::program {

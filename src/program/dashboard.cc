@@ -10,11 +10,13 @@
 #include "base/clock.h"
 #include "base/log.h"
 #include "base/mutex.h"
+#include "base/secret.h"
 #include "observe/show/http.h"
 #include "os/process/process.h"
-#include "program/board.h"
 #include "program/commands.h"
-#include "program/job.h"
+#include "program/look/board.h"
+#include "program/look/job.h"
+#include "program/look/plan_picture.h"
 
 namespace tensorbus::program {
 namespace {
@@ -27,6 +29,7 @@ constexpr char page_text[] =
 struct DashboardOptions {
   JobPlace place;
   std::string bind = "127.0.0.1:9401";
+  std::string page_token;
   std::string page_token_file;
 };
 
@@ -36,7 +39,10 @@ constexpr Duration look_every = std::chrono::milliseconds(500);
 class Lookout {
  public:
   explicit Lookout(const JobPlace& place)
-      : job_(place), board_(job_.space(), job_.store_url()), thread_([this] { run(); }) {}
+      : job_(place, read_token(place.token_file)),
+        records_(place, read_token(place.token_file)),
+        board_(job_.space(), job_.store_url()),
+        thread_([this] { run(); }) {}
   ~Lookout() {
     {
       const Lock lock(mutex_);
@@ -51,6 +57,11 @@ class Lookout {
   std::string state() {
     const Lock lock(mutex_);
     return state_;
+  }
+  // On the visitor's thread: nobody else wants it.
+  std::string picture(const std::string& batch, const std::string& side) {
+    const Lock lock(records_mutex_);
+    return plan_picture(records_.records(), batch, side);
   }
 
  private:
@@ -76,6 +87,8 @@ class Lookout {
   }
 
   Job job_;
+  Mutex records_mutex_;
+  Job records_ GUARDED_BY(records_mutex_);
   Board board_;
   Mutex mutex_;
   std::condition_variable wake_;
@@ -83,6 +96,22 @@ class Lookout {
   std::string state_ GUARDED_BY(mutex_) = "{}";
   std::thread thread_;
 };
+
+observe::PageAnswer picture_answer(Lookout& lookout, const observe::PageRequest& request) {
+  const auto value = [&](const char* name) {
+    const auto found = request.parameters.find(name);
+    return found == request.parameters.end() ? std::string() : found->second;
+  };
+  try {
+    return {lookout.picture(value("batch"), value("side")), "image/svg+xml"};
+  } catch (const Error& error) {
+    return {error.what(), "text/plain; charset=utf-8", 404};
+  }
+}
+
+bool is_let_in(const std::optional<std::string>& token, const observe::PageRequest& request) {
+  return !token || proofs_equal(request.authorization, "Bearer " + *token);
+}
 
 observe::Pages pages_of(Lookout& lookout, const std::optional<std::string>& token) {
   // Nothing is loaded from anywhere else, whatever a name in a record looks like.
@@ -100,10 +129,17 @@ observe::Pages pages_of(Lookout& lookout, const std::optional<std::string>& toke
        }},
       {"/state.json",
        [headers, token, &lookout](const observe::PageRequest& request) {
-         if (token && request.authorization != "Bearer " + *token) {
+         if (!is_let_in(token, request)) {
            return observe::PageAnswer{"{}", "application/json", 401, headers};
          }
          return observe::PageAnswer{lookout.state(), "application/json", 200, headers};
+       }},
+      {"/plan.svg",
+       [headers, token, &lookout](const observe::PageRequest& request) {
+         observe::PageAnswer answer{"", "text/plain", 401};
+         if (is_let_in(token, request)) answer = picture_answer(lookout, request);
+         answer.headers = headers;
+         return answer;
        }},
   };
 }
@@ -114,7 +150,8 @@ int serve_dashboard(const DashboardOptions& options) {
   ::sigemptyset(&signals);
   for (const int signal : {SIGTERM, SIGINT, SIGHUP}) ::sigaddset(&signals, signal);
   ::pthread_sigmask(SIG_BLOCK, &signals, nullptr);
-  const auto token = read_token(options.page_token_file);
+  const auto token = options.page_token.empty() ? read_token(options.page_token_file)
+                                                : std::optional(options.page_token);
   const observe::PageAddress address = observe::parse_page_address(options.bind);
   Lookout lookout(options.place);
   const observe::HttpServer server(address, pages_of(lookout, token));
@@ -135,6 +172,9 @@ void add_dashboard(CLI::App& app, Run& run) {
   add_job_options(*command, options->place);
   command->add_option("--bind", options->bind, "HOST:PORT of the page; port 0 picks a free one")
       ->capture_default_str();
+  command->add_option("--token", options->page_token,
+                      "What visitors must enter; users of this host can read it in the list of "
+                      "processes, and not with --page-token-file");
   command->add_option("--page-token-file", options->page_token_file,
                       "File whose first line visitors must enter");
   command->footer(

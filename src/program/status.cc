@@ -10,9 +10,9 @@
 
 #include "base/clock.h"
 #include "bus/report/job_status.h"
-#include "observe/trace_events.h"
+#include "observe/text.h"
 #include "program/commands.h"
-#include "program/job.h"
+#include "program/look/job.h"
 
 namespace tensorbus::program {
 namespace {
@@ -31,9 +31,11 @@ std::size_t columns() {
   return std::max<std::size_t>(size.ws_col, 40);
 }
 
-std::string picture_of(Job& job, const StatusOptions& options) {
+std::string picture_of(Job& job, bus::HostClocks& clocks, const StatusOptions& options) {
   const auto agents = job.look();
-  const bus::JobStatus status = bus::status_of(agents, wall_clock_ns());
+  const std::int64_t now = wall_clock_ns();
+  clocks.see(agents, now);
+  const bus::JobStatus status = bus::status_of(agents, now, clocks);
   if (options.json) {
     const std::string space = observe::to_json_string(job.space());
     return bus::to_json(status, fmt::format("\"namespace\":{},", space)) + "\n";
@@ -48,13 +50,16 @@ void repaint(const std::string& text) {
 }
 
 int watch_job(Job& job, const StatusOptions& options) {
+  bus::HostClocks clocks;
   while (true) {
     try {
-      repaint(picture_of(job, options));
+      repaint(picture_of(job, clocks, options));
     } catch (const Error& error) {
       // A store that is restarted is asked again.
       if (error.code() == Code::invalid_argument || error.code() == Code::denied) throw;
-      repaint(fmt::format("the store at {} does not answer: {}\n", job.store_url(), error.what()));
+      repaint(observe::printable(fmt::format("the store at {} does not answer: {}", job.store_url(),
+                                             error.what())) +
+              "\n");
     }
     if (!std::cout) return exit_ok;
     std::this_thread::sleep_for(std::chrono::duration<double>(options.every));
@@ -62,9 +67,10 @@ int watch_job(Job& job, const StatusOptions& options) {
 }
 
 int show_status(const StatusOptions& options) {
-  Job job(options.place);
+  Job job(options.place, read_token(options.place.token_file));
   if (options.watch) return watch_job(job, options);
-  std::cout << picture_of(job, options);
+  bus::HostClocks clocks;
+  std::cout << picture_of(job, clocks, options);
   return exit_ok;
 }
 

@@ -1,17 +1,18 @@
-#include "program/board.h"
+#include "program/look/board.h"
 
 #include <fmt/format.h>
 #include <fmt/ranges.h>
 
 #include <algorithm>
 
-#include "observe/trace_events.h"
+#include "observe/text.h"
 
 namespace tensorbus::program {
 namespace {
 
 constexpr std::size_t most_happened = 200;
 constexpr std::size_t most_versions = 400;
+constexpr std::int64_t shown_when_lost = 600'000'000'000;
 
 std::int64_t milliseconds(std::int64_t nanoseconds) { return nanoseconds / 1'000'000; }
 
@@ -26,8 +27,10 @@ void Board::see(const std::vector<bus::AgentStatus>& agents, std::int64_t now) {
   if (!error_.empty()) note(now, "good", "the store answers again");
   error_.clear();
   now_ = now;
-  status_ = bus::status_of(agents, now);
+  clocks_.see(agents, now);
+  status_ = bus::status_of(agents, now, clocks_);
   follow_ranks(agents, now);
+  follow_lost(now);
   follow_problems(now);
   follow_versions(now);
 }
@@ -50,9 +53,39 @@ void Board::follow_ranks(const std::vector<bus::AgentStatus>& agents, std::int64
     }
   }
   for (const auto& [rank, pid] : pids_) {
-    if (!pids.contains(rank)) note(now, "loss", fmt::format("rank {} is gone (pid {})", rank, pid));
+    if (pids.contains(rank)) continue;
+    note(now, "loss", fmt::format("rank {} is gone (pid {})", rank, pid));
+    lost_[rank] = {now, rows_[rank]};
   }
+  for (const auto& [rank, pid] : pids) lost_.erase(rank);
   pids_ = std::move(pids);
+  rows_.clear();
+  for (const bus::JobRow& row : status_.rows) rows_[row.rank].push_back(row);
+}
+
+// Whoever is gone stays in sight for as long as its side is there, so that people see who is
+// missing where.
+void Board::follow_lost(std::int64_t now) {
+  std::set<std::pair<std::string, std::string>> sides;
+  for (const bus::JobRow& row : status_.rows) sides.emplace(row.side, row.batch);
+  std::erase_if(lost_, [&](const auto& entry) {
+    const Lost& lost = entry.second;
+    return now - lost.at > shown_when_lost || std::ranges::none_of(lost.rows, [&](const auto& row) {
+             return sides.contains({row.side, row.batch});
+           });
+  });
+  for (const auto& [rank, lost] : lost_) {
+    for (bus::JobRow row : lost.rows) {
+      const double since = static_cast<double>(now - lost.at) / 1e9;
+      row.state = bus::RankState::gone;
+      row.age += since;
+      row.doing = fmt::format("gone for {:.0f} s", since);
+      row.awaited.clear();
+      status_.rows.push_back(std::move(row));
+    }
+  }
+  std::ranges::sort(status_.rows, {},
+                    [](const bus::JobRow& row) { return std::tie(row.side, row.what, row.rank); });
 }
 
 void Board::follow_problems(std::int64_t now) {

@@ -36,10 +36,16 @@ class Board {
     std::string kind;  // "join", "loss", "problem", "good"
     std::string text;
   };
+  // A rank that was there, as it was then.
+  struct Lost {
+    std::int64_t at = 0;
+    std::vector<bus::JobRow> rows;
+  };
   using Version = std::tuple<std::string, std::string, std::int64_t>;  // what, side, number
 
   void note(std::int64_t now, std::string kind, std::string text);
   void follow_ranks(const std::vector<bus::AgentStatus>& agents, std::int64_t now);
+  void follow_lost(std::int64_t now);
   void follow_problems(std::int64_t now);
   void follow_versions(std::int64_t now);
 
@@ -48,7 +54,10 @@ class Board {
   std::int64_t now_ = 0;
   std::string error_;
   bus::JobStatus status_;
+  bus::HostClocks clocks_;
   std::map<Rank, std::int64_t> pids_;
+  std::map<Rank, std::vector<bus::JobRow>> rows_;  // of the ranks that are there
+  std::map<Rank, Lost> lost_;
   std::set<Rank> blamed_;
   std::map<Version, Course> versions_;
   std::deque<Happened> log_;

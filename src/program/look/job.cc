@@ -1,9 +1,8 @@
-#include "program/job.h"
+#include "program/look/job.h"
 
 #include "base/config.h"
 #include "base/log.h"
 #include "bus/directory/records.h"
-#include "program/commands.h"
 
 namespace tensorbus::program {
 namespace {
@@ -23,22 +22,39 @@ std::string job_space(const JobPlace& place, const StoreUrl& url) {
 
 }  // namespace
 
-Job::Job(const JobPlace& place)
+Job::Job(const JobPlace& place, std::optional<std::string> token)
     : place_(place),
+      token_(std::move(token)),
       url_(StoreUrl::parse(job_url(place))),
       space_(job_space(place, url_)),
-      scope_(space_, bus::component_of_status) {}
+      scope_(space_, bus::component_of_status),
+      records_(space_, bus::component_of_records) {}
 
 Job::~Job() {
   if (store_ != nullptr) store_->close(true);
 }
 
+Store& Job::store(Deadline deadline) {
+  if (store_ == nullptr) store_ = connect(url_, {deadline, token_});
+  return *store_;
+}
+
+bus::Catalog Job::records() {
+  const Deadline deadline = Deadline::after_seconds(place_.timeout);
+  const auto keys = store(deadline).list(records_.full(""), deadline);
+  const auto values = store(deadline).get(keys, deadline);
+  bus::Catalog catalog;
+  for (std::size_t at = 0; at < keys.size(); ++at) {
+    if (values[at]) catalog.apply({std::string(records_.local(keys[at])), values[at]});
+  }
+  return catalog;
+}
+
 std::vector<bus::AgentStatus> Job::look() {
   const Deadline deadline = Deadline::after_seconds(place_.timeout);
-  if (store_ == nullptr) store_ = connect(url_, {deadline, read_token(place_.token_file)});
-  const auto keys = store_->list(scope_.full("agents/"), deadline);
+  const auto keys = store(deadline).list(scope_.full("agents/"), deadline);
   std::vector<bus::AgentStatus> agents;
-  for (const auto& value : store_->get(keys, deadline)) {
+  for (const auto& value : store(deadline).get(keys, deadline)) {
     if (!value) continue;
     try {
       agents.push_back(bus::decode_status(*value));

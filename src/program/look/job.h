@@ -2,9 +2,11 @@
 #pragma once
 
 #include <memory>
+#include <optional>
 #include <string>
 #include <vector>
 
+#include "bus/directory/catalog.h"
 #include "bus/report/status_record.h"
 #include "tensorbus/store.h"
 
@@ -20,20 +22,27 @@ struct JobPlace {
 // Of one thread. A store that cannot be reached is an Error of a call; the next one tries again.
 class Job {
  public:
-  explicit Job(const JobPlace& place);
+  // `token`: what is in the file.
+  Job(const JobPlace& place, std::optional<std::string> token);
   ~Job();
   Job(const Job&) = delete;
   Job& operator=(const Job&) = delete;
 
   std::vector<bus::AgentStatus> look();
+  // What the agents tell each other.
+  bus::Catalog records();
   const std::string& space() const noexcept { return space_; }
   std::string store_url() const { return url_.to_string(); }
 
  private:
+  Store& store(Deadline deadline);
+
   const JobPlace place_;
+  const std::optional<std::string> token_;
   const StoreUrl url_;
   const std::string space_;
   const KeyScope scope_;
+  const KeyScope records_;
   std::unique_ptr<Store> store_;
 };
 

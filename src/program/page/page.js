@@ -59,6 +59,14 @@ function sidesOf(rows) {
   const gives = (side) => side.rows.some((row) => row.work === "publish" || row.work === "send");
   return [...sides.values()].sort((a, b) => gives(b) - gives(a) || a.name.localeCompare(b.name));
 }
+// By rank: who waits for it, however long.
+function waitersOf(rows) {
+  const waiters = new Map();
+  for (const row of rows) {
+    for (const rank of row.awaited) waiters.set(rank, [...(waiters.get(rank) ?? []), row.rank]);
+  }
+  return waiters;
+}
 // Whoever is waited for too long is red, too.
 function blamedRanks(rows) {
   return new Set(rows.filter((row) => row.state === "blocked").flatMap((row) => row.awaited));
@@ -73,7 +81,7 @@ function drawTiles() {
   const rows = state.rows;
   const count = (states) => rows.filter((row) => states.includes(row.state)).length;
   const speeds = rows.filter((row) => row.gbps > 0 && row.work !== "publish" && row.work !== "send");
-  put($("count-ranks"), String(new Set(rows.map((row) => row.rank)).size));
+  put($("count-ranks"), String(new Set(rows.filter((row) => row.state !== "gone").map((row) => row.rank)).size));
   put($("count-version"), rows.some((row) => row.version) ? String(Math.max(...rows.map((row) => row.version))) : "-");
   put($("count-moving"), String(count(["moves"])));
   put($("count-waiting"), String(count(["waits", "blocked"])));
@@ -85,8 +93,18 @@ function choose(row) {
   $("filter").value = chosen ? "rank " + row.rank : "";
   render();
 }
-function describe(row) {
-  return `rank ${row.rank}, ${row.version ? "version " + row.version + ", " : ""}${row.doing}, on ${row.host}`;
+function ranksText(ranks) {
+  const named = ranks.slice(0, 6).join(", ") + (ranks.length > 6 ? ` and ${ranks.length - 6} more` : "");
+  return (ranks.length === 1 ? "rank " : "ranks ") + named;
+}
+// What it does, and, where that matters, who waits for it.
+function doingText(row, blamed, waiters) {
+  const waiting = waiters.get(row.rank) ?? [];
+  const matters = waiting.length && (row.state === "gone" || (blamed.has(row.rank) && row.state !== "blocked"));
+  return row.doing + (matters ? `; ${ranksText(waiting)} wait${waiting.length === 1 ? "s" : ""} for it` : "");
+}
+function describe(row, doing) {
+  return `rank ${row.rank}, ${row.version ? "version " + row.version + ", " : ""}${doing}, on ${row.host}`;
 }
 function rankButton(row) {
   const item = make("li");
@@ -97,18 +115,19 @@ function rankButton(row) {
   item.append(button);
   return item;
 }
-function updateRank(item, row, compact, blamed) {
+function updateRank(item, row, compact, blamed, waiters) {
   const button = item.firstChild;
-  const state = blamed.has(row.rank) ? "blocked" : row.state;
+  const state = row.state !== "gone" && blamed.has(row.rank) ? "blocked" : row.state;
+  const text = doingText(row, blamed, waiters);
   button.row = row;
   button.className = (compact ? "cell " : "box ") + state + (chosen === keyOf(row) ? " chosen" : "");
   button.dataset.rank = row.rank;
   const [name, version, doing] = button.children;
   put(name, "rank " + row.rank);
   put(version, versionText(row));
-  put(doing, (blamed.has(row.rank) && row.state !== "blocked" ? "others wait for it; " : "") + row.doing);
-  button.setAttribute("aria-label", describe(row));
-  button.title = describe(row);
+  put(doing, text);
+  button.setAttribute("aria-label", describe(row, text));
+  button.title = describe(row, text);
 }
 // Of a side that is drawn as cells: who has which version.
 function versionGroups(rows) {
@@ -117,7 +136,7 @@ function versionGroups(rows) {
   return [...groups].sort((a, b) => b[0] - a[0]).slice(0, 6)
     .map(([version, count]) => `${count} at ${version ? "v" + version : "no version"}`);
 }
-function drawSides(sides, blamed) {
+function drawSides(sides, blamed, waiters) {
   sync($("sides"), sides, (side) => side.key,
     () => {
       const section = make("div", "side");
@@ -132,7 +151,7 @@ function drawSides(sides, blamed) {
       put(section.querySelector("h3 small"), `${side.what}${side.what ? ", " : ""}${side.rows.length} ${side.rows.length === 1 ? "rank" : "ranks"}`);
       const list = section.children[1];
       list.className = compact ? "cells" : "boxes";
-      sync(list, side.rows, (row) => row.rank, rankButton, (item, row) => updateRank(item, row, compact, blamed));
+      sync(list, side.rows, (row) => row.rank, rankButton, (item, row) => updateRank(item, row, compact, blamed, waiters));
       const groups = compact ? versionGroups(side.rows) : [];
       sync(section.children[2], groups, (text) => text, () => make("li"), put);
     });
@@ -255,7 +274,7 @@ function drawTable(blamed) {
       return line;
     },
     (line, row) => {
-      line.className = blamed.has(row.rank) ? "blocked" : row.state;
+      line.className = row.state !== "gone" && blamed.has(row.rank) ? "blocked" : row.state;
       const cells = [row.rank, row.side, row.what, row.version || "-", row.version ? ageText(row.age) : "-",
         row.gbps ? row.gbps.toFixed(2) : "-", row.doing, row.host, row.pid + (row.embedded ? "" : "*")];
       cells.forEach((text, at) => put(line.children[at], String(text)));
@@ -271,20 +290,53 @@ function render() {
   const blamed = blamedRanks(state.rows);
   drawProblems();
   drawTiles();
-  drawSides(sides, blamed);
+  drawSides(sides, blamed, waitersOf(state.rows));
   drawArrows(sides);
   drawVersions();
   drawLog();
   drawTable(blamed);
+  drawPlanChoice(sides);
+}
+
+// The sides that read, to choose from.
+function drawPlanChoice(sides) {
+  const reading = sides.filter((side) => side.rows.some((row) => row.work === "pull" || row.work === "recv"));
+  const choices = [{ key: "", text: "choose who reads" },
+    ...reading.map((side) => ({ key: JSON.stringify([side.rows[0].batch, side.rows[0].side]), text: `${side.what}, read by ${side.name}` }))];
+  const before = $("plan-of").value;
+  sync($("plan-of"), choices, (choice) => choice.key, () => make("option"), (option, choice) => {
+    option.value = choice.key;
+    put(option, choice.text);
+  });
+  if ($("plan-of").value !== before) drawPlan();
+}
+async function drawPlan() {
+  const choice = $("plan-of").value;
+  $("plan").hidden = true;
+  if (!choice) return put($("plan-text"), "Who reads what from whom: choose a side that reads.");
+  const [batch, side] = JSON.parse(choice);
+  put($("plan-text"), "...");
+  try {
+    const answer = await fetch("plan.svg?" + new URLSearchParams({ batch, side }), { headers: headers(), cache: "no-store" });
+    const text = await answer.text();
+    if ($("plan-of").value !== choice) return;
+    if (!answer.ok) return put($("plan-text"), "There is no plan: " + text);
+    $("plan-picture").src = "data:image/svg+xml," + encodeURIComponent(text);
+    $("plan-picture").alt = `What each rank of ${side} reads from whom; bands are as thick as their bytes`;
+    $("plan").hidden = false;
+    put($("plan-text"), "Bands are as thick as the bytes that move.");
+  } catch (error) {
+    put($("plan-text"), "There is no plan: " + error.message);
+  }
 }
 
 function live(on, text) {
   $("live").className = "live " + (on ? "on" : "off");
   put($("live-text"), text);
 }
+const headers = () => (token ? { Authorization: "Bearer " + token } : {});
 async function ask() {
-  const headers = token ? { Authorization: "Bearer " + token } : {};
-  const answer = await fetch("state.json", { headers, cache: "no-store" });
+  const answer = await fetch("state.json", { headers: headers(), cache: "no-store" });
   $("entry").hidden = answer.status !== 401;
   if (!answer.ok) throw new Error(answer.status === 401 ? "a token is needed" : "the program says " + answer.status);
   state = await answer.json();
@@ -310,6 +362,7 @@ $("theme").addEventListener("click", () => {
   $("theme").setAttribute("aria-label", "Theme: " + (next === "auto" ? "as the system" : next));
 });
 $("filter").addEventListener("input", render);
+$("plan-of").addEventListener("change", drawPlan);
 $("entry").addEventListener("submit", (event) => {
   event.preventDefault();
   token = $("token").value;
