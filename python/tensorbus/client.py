@@ -70,7 +70,7 @@ class TensorBusClient:
         core = _core.BusClient(
             queue, state, space, agent_rank, connection_timeout, own_copy_threads(copy_threads)
         )
-        self._set_up(core, agent_rank, state)
+        self._set_up(core, agent_rank, space, state)
 
     @classmethod
     def embedded(
@@ -126,13 +126,14 @@ class TensorBusClient:
             if own_store is not None:
                 own_store.close()
             raise
-        client._set_up(core, core.rank, None, own_store)
+        client._set_up(core, core.rank, space, None, own_store)
         return client
 
     def _set_up(
         self,
         core: _core.BusClient,
         rank: int,
+        namespace: str,
         state: str | None,
         own_store: CoreStore | None = None,
     ) -> None:
@@ -143,6 +144,7 @@ class TensorBusClient:
         self._held: dict[int, tuple[str, list[Any]]] = {}  # by registration: batch, tensors
         self._state: tuple[Any, Any] | None = None
         self.agent_rank = rank
+        self.namespace = namespace
         self.agent_state_lmdb_path = state
         self.command_queue = CommandQueue(core)
         _open.add(self)

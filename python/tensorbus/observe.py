@@ -13,6 +13,8 @@ from tensorbus import _core
 _open: dict[str, _core.TraceFile] = {}
 _Arguments = ParamSpec("_Arguments")
 _Result = TypeVar("_Result")
+# By name, each series with its labels.
+Stats = dict[str, list[tuple[dict[str, str], Any]]]
 
 
 def profiled(call: Callable[_Arguments, _Result]) -> Callable[_Arguments, _Result]:
@@ -31,7 +33,7 @@ def profiled(call: Callable[_Arguments, _Result]) -> Callable[_Arguments, _Resul
     return ranged
 
 
-def stats() -> dict[str, list[tuple[dict[str, str], Any]]]:
+def stats() -> Stats:
     """The numbers of this process, as its page of metrics has them.
 
     By name, without the ``_total`` of counters, a list of ``(labels, value)``; the value of a
@@ -39,6 +41,21 @@ def stats() -> dict[str, list[tuple[dict[str, str], Any]]]:
     a process of its own counts there, not here.
     """
     return _core.stats()
+
+
+def stats_of(namespace: str, rank: int) -> Stats:
+    """Those of one agent of this process, without its two labels."""
+    own = {"namespace": namespace, "rank": str(rank)}
+    found: Stats = {}
+    for name, series in stats().items():
+        of_it = [
+            ({label: text for label, text in labels.items() if label not in own}, value)
+            for labels, value in series
+            if labels.items() >= own.items()
+        ]
+        if of_it:
+            found[name] = of_it
+    return found
 
 
 def trace(folder: str | os.PathLike[str] | None) -> str | None:
