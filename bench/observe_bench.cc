@@ -1,6 +1,6 @@
 // What recording costs: a small round of two ranks whose agents record, against two whose agents do
-// not, in turns. Both in one process, so that nothing but the recording is different; the reader is
-// a thread.
+// not, in turns; a push-pull request while somebody looks, against one while nobody does. All in
+// one process, so that nothing but the recording is different.
 #include <memory>
 #include <string>
 #include <thread>
@@ -9,8 +9,10 @@
 #include "bus/client/client.h"
 #include "bus/host/embedded.h"
 #include "observe/recorder.h"
+#include "observe/registry.h"
 #include "rows.h"
 #include "tensorbus/store.h"
+#include "trips.h"
 
 namespace tensorbus::bench {
 namespace {
@@ -126,10 +128,25 @@ Row one_span() {
       });
 }
 
+Row small_request() {
+  Trips trips(false);
+  constexpr int count = 2000;
+  const auto microseconds_of_a_trip = [&] {
+    const TimePoint start = now();
+    trips.round_trips(count);
+    return seconds_since(start) / count * 1e6;
+  };
+  Row row{"push-pull of 64 B, looked at", "the same, nobody looks", "us"};
+  return measure(row, 41, microseconds_of_a_trip, [&] {
+    const std::shared_ptr<void> watching = observe::registry().watch();
+    return microseconds_of_a_trip();
+  });
+}
+
 }  // namespace
 }  // namespace tensorbus::bench
 
 int main(int argc, char** argv) {
   using namespace tensorbus::bench;
-  return report({one_span(), small_round()}, argc, argv);
+  return report({one_span(), small_round(), small_request()}, argc, argv);
 }
