@@ -100,10 +100,14 @@ class Job:
                     break
 
     def status(self) -> dict[str, Any]:
-        command = [str(PROGRAM), "status", "--store", self.server.url, "--json"]
-        done = subprocess.run(command, capture_output=True, text=True, timeout=60, check=True)
-        found: dict[str, Any] = json.loads(done.stdout)
-        return found
+        return status_of(self.server.url)
+
+
+def status_of(store: str) -> dict[str, Any]:
+    command = [str(PROGRAM), "status", "--store", store, "--json"]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=60, check=True)
+    found: dict[str, Any] = json.loads(done.stdout)
+    return found
 
 
 def get(url: str, accept: str = "*/*", timeout: float = 30.0) -> str:

@@ -150,12 +150,26 @@ def test_a_running_job_in_a_browser(
     job.resume(4)
     until(lambda: "blocked" not in boxes(browser)[4]["state"], "rank 4 to be well again")
 
-    # A rank that is killed, and comes back.
+    # What the engines read from the trainers, as a picture.
+    browser.run(
+        """const choice = document.querySelector("#plan-of");
+           choice.value = [...choice.options].find((each) => each.value.includes("engine")).value;
+           choice.dispatchEvent(new Event("change"))"""
+    )
+    until(
+        lambda: browser.run('return document.querySelector("#plan-picture").naturalWidth > 100'),
+        "the plan",
+    )
+
+    # A rank that is killed turns red, whoever waits for it is named, and it comes back.
     job.ranks[4].signal(signal.SIGKILL)
-    until(lambda: 4 not in boxes(browser), "rank 4 to be gone")
+    until(lambda: "gone" in boxes(browser)[4]["state"], "rank 4 to be gone")
     assert "rank 4 is gone" in text_of(browser, "#log")
+    assert "gone for" in boxes(browser)[4]["label"]
+    until(lambda: "2" in text_of(browser, "#problems"), "rank 2 to be named as one who waits")
+    browser.picture(pictures / "dashboard-gone.png")
     job.start(4)
-    until(lambda: 4 in boxes(browser), "rank 4 to be back")
+    until(lambda: "gone" not in boxes(browser)[4]["state"], "rank 4 to be back")
 
     # By keyboard: a rank is chosen, and its line is what is left of the table.
     browser.run('document.querySelector("#sides button[data-rank=\\"3\\"]").click()')
@@ -199,7 +213,7 @@ def row_of(rank: int, version: int) -> dict[str, Any]:
         doing = "pull: 40 % of 1.20 GB"
     return {
         "rank": rank, "host": f"node{rank // 8}", "pid": 1000 + rank, "embedded": True,
-        "side": "trainer" if trains else "rollout", "what": "policy",
+        "side": "trainer" if trains else "rollout", "batch": "policy", "what": "policy",
         "work": "publish" if trains else "pull", "version": version - lag,
         "age": 1.5, "state": "blocked" if stuck else "moves" if "%" in doing else "idle",
         "doing": doing, "waited": 31.0 if stuck else 0.0, "awaited": [300] if stuck else [],
@@ -264,8 +278,9 @@ def test_a_page_with_a_token_asks_for_it(
     url = dashboard(
         start_program, start_server().url, "--page-token-file", str(tmp_path / "page-token")
     )
-    with pytest.raises(urllib.error.HTTPError, match="401"):
-        get(url + "state.json")
+    for path in ("state.json", "plan.svg?batch=b&side=s"):
+        with pytest.raises(urllib.error.HTTPError, match="401"):
+            get(url + path)
     browser.open(url)
     until(lambda: browser.run('return !document.querySelector("#entry").hidden'), "the question")
     browser.run(
@@ -274,6 +289,16 @@ def test_a_page_with_a_token_asks_for_it(
     )
     until(lambda: text_of(browser, "#live-text") == "live", "the page to be live")
     assert browser.run('return document.querySelector("#entry").hidden')
+
+
+@pytest.mark.proves("O4.2")
+def test_a_token_may_be_an_argument(start_server: StartServer, start_program: Start):
+    url = dashboard(start_program, start_server().url, "--token", "sesame")
+    with pytest.raises(urllib.error.HTTPError, match="401"):
+        get(url + "state.json")
+    request = urllib.request.Request(url + "state.json", headers={"Authorization": "Bearer sesame"})
+    with urllib.request.urlopen(request, timeout=30) as answer:
+        assert "rows" in json.loads(answer.read())
 
 
 @pytest.mark.proves("O4.2")

@@ -5,7 +5,9 @@ import shutil
 import socket
 import subprocess
 import time
+import urllib.error
 import urllib.parse
+import urllib.request
 from collections.abc import Callable
 from pathlib import Path
 
@@ -161,7 +163,7 @@ def test_clients_that_never_read_delay_no_step(store_server: StoreServer):
         connection = socket.create_connection(("127.0.0.1", port))
         silent.append(connection)
         if number % 2:
-            connection.sendall(b"GET /metrics HTTP/1.1\r\nHost: x\r\n\r\n")
+            connection.sendall(b"GET /metrics HTTP/1.1\r\nHost: localhost\r\n\r\n")
     longest = 0.0
     for _ in range(50):
         begin = time.monotonic()
@@ -193,6 +195,48 @@ def test_stats_are_the_numbers_of_the_page(store_server: StoreServer):
         page = get(f"http://127.0.0.1:{port}/metrics")
         labels = 'namespace="stats",rank="7",operation="publish"'
         assert value(page, f"tensorbus_operation_bytes_total{{{labels}}}") == 4000
+
+
+@pytest.mark.proves("O2.2")
+def test_a_link_has_the_numbers_of_its_rank(store_server: StoreServer):
+    with (
+        tensorbus.TensorBusClient.embedded(store_server.url, rank=1, namespace="mine") as client,
+        tensorbus.TensorBusClient.embedded(store_server.url, rank=2, namespace="mine") as other,
+    ):
+        link = client.link("trainer")
+        link.publish("policy", {"w": np.ones(1000, np.float32)})
+        other.link("second").publish("policy", {"w": np.ones(7, np.float32)})
+        assert ({"operation": "publish"}, 4000) in link.stats()["tensorbus_operation_bytes"]
+        assert len(link.stats()["tensorbus_version"]) == 1
+
+
+@pytest.mark.proves("O1.1", "O2.1")
+def test_an_endpoint_has_a_page():
+    port = free_port()
+    with (
+        tensorbus.Endpoint(name="giver") as giver,
+        tensorbus.Endpoint(name="taker", metrics=f"127.0.0.1:{port}") as taker,
+    ):
+        (got,) = taker.read(giver.expose([np.full(1000, 3, np.float32)]))
+        assert (np.asarray(got) == 3).all()
+        lines = get(f"http://127.0.0.1:{port}/metrics").splitlines()
+    of_taker = [line for line in lines if 'endpoint="taker ' in line]
+    read = next(line for line in of_taker if line.startswith("tensorbus_operation_bytes_total"))
+    assert 'operation="read"' in read
+    assert read.endswith(" 4000")
+    assert any(line.startswith("tensorbus_read_bytes_total") for line in of_taker)
+
+
+def test_a_page_is_not_for_names_that_others_chose(store_server: StoreServer):
+    port = free_port()
+    with tensorbus.TensorBusClient.embedded(
+        store_server.url, rank=0, namespace="rebinding", metrics=f"127.0.0.1:{port}"
+    ):
+        request = urllib.request.Request(
+            f"http://127.0.0.1:{port}/metrics", headers={"Host": f"evil.example:{port}"}
+        )
+        with pytest.raises(urllib.error.HTTPError, match="403"):
+            urllib.request.urlopen(request, timeout=30)
 
 
 def test_an_address_that_is_none_is_refused(store_server: StoreServer):

@@ -11,8 +11,8 @@ from collections.abc import Callable
 import numpy as np
 import pytest
 import tensorbus
-from jobs import Job, until
-from processes import PROGRAM
+from jobs import WORKER, Job, status_of, until
+from processes import PROGRAM, Start, StartServer
 from tensorbus.kvstore import StoreServer
 
 
@@ -128,6 +128,23 @@ def test_records_are_small_and_readable(start_job: Callable[..., Job]):
     assert "policy" in text
     raw = subprocess.run([*command, "agents/0"], capture_output=True).stdout
     assert 0 < len(raw) <= 1024
+
+
+@pytest.mark.proves("O4.1")
+def test_who_waits_for_ranks_that_have_not_come_says_so(
+    start_python: Start, start_server: StartServer, tmp_path: Path
+):
+    server = start_server()
+    (tmp_path / "period").write_text("1")
+    trainer = start_python(
+        WORKER, server.url, "trainer", "engine", 2, 0, 100, tmp_path,
+        env={"TENSORBUS_STATUS_PERIOD": "0.2"},
+    )  # fmt: skip
+    assert trainer.line() == "ready"
+    problem = until(lambda: status_of(server.url)["problems"], "the trainer to wait")[0]
+    assert problem["text"].startswith("rank 0: ")
+    assert "waits for" in problem["text"]
+    assert "rank" in problem["text"].removeprefix("rank 0: ")
 
 
 @pytest.mark.proves("O4.1")
