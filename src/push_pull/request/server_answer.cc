@@ -42,7 +42,7 @@ void Server::Impl::answer(Incoming& incoming, std::int64_t handed_over, const St
   wire::Answer answer{incoming.number,
                       {incoming.received, incoming.given, handed_over, node_.ticker().now()},
                       static_cast<std::uint64_t>(status.code)};
-  if (observe::registry().is_watched()) record(incoming, answer.times, status.code);
+  if (observe::registry().is_watched()) keep_span(incoming, answer.times, status.code);
   if (!incoming.side->partner->shares_memory()) node_.ticker().to_nanoseconds(answer.times);
   message_.start(wire::Kind::answer);
   message_.put(answer);
@@ -51,7 +51,7 @@ void Server::Impl::answer(Incoming& incoming, std::int64_t handed_over, const St
 }
 
 // By the worker's rank and the request's number the two find each other in a timeline.
-void Server::Impl::record(const Incoming& incoming, std::array<std::int64_t, 4> times, Code code) {
+void Server::Impl::keep_span(const Incoming& incoming, std::array<std::int64_t, 4> times, Code code) {
   node_.ticker().to_nanoseconds(times);
   observe::Span span;
   span.work = observe::Work::answer;

@@ -113,7 +113,7 @@ class Server::Impl final : private Node::Client {
   // Empty, or why these are no answer. Measures them.
   std::string mismatch(Incoming& incoming, std::span<const TensorView> tensors) const;
   void answer(Incoming& incoming, std::int64_t handed_over, const Status& status);
-  void record(const Incoming& incoming, std::array<std::int64_t, 4> times, Code code);
+  void keep_span(const Incoming& incoming, std::array<std::int64_t, 4> times, Code code);
   void write_answers(Lock& lock, Incoming& incoming, std::span<const TensorView> tensors);
   void leave(Side& side, Landing& landing);
   void retire(Side& side, std::int64_t key);

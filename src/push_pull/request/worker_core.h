@@ -185,7 +185,7 @@ class Worker::Impl final : private Node::Client {
   void end_if_abandoned(Record& record);
   Finished* finished(std::uint64_t handler);
   void turn_into_times(Finished& entry) const;
-  void record(const Record& record, Finished& entry, Code code);
+  void keep_span(const Record& record, Finished& entry, Code code);
   bool still_writing(const Orphan& orphan) const;
 
   void on_up(Partner& partner) override;

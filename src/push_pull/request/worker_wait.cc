@@ -111,7 +111,7 @@ void Worker::Impl::finish(Record& record, const Status& status) {
   entry.traces.clear();
   entry.in_ticks = true;
   for (const Leg& leg : record.legs) entry.traces.push_back(leg.times);
-  if (observe::registry().is_watched()) this->record(record, entry, status.code);
+  if (observe::registry().is_watched()) keep_span(record, entry, status.code);
   by_handler_.remove(record.first, record.handlers);
   --counts_.requests;
   record.abandoned = true;
@@ -284,7 +284,7 @@ void Worker::Impl::turn_into_times(Finished& entry) const {
 }
 
 // A server's answer has the request's number, too.
-void Worker::Impl::record(const Record& record, Finished& entry, Code code) {
+void Worker::Impl::keep_span(const Record& record, Finished& entry, Code code) {
   using observe::Phase;
   turn_into_times(entry);
   const auto slowest =
