@@ -80,8 +80,7 @@ MAY_USE: dict[str, set[str]] = {
     | {"bus/directory", "bus/round", "bus/agent"},
     "push_pull/job": BELOW_BUS | FABRICS | {"observe/show"},
     "push_pull/request": BELOW_BUS | {"fabric/core", "push_pull/job"},
-    "program/look": BELOW_BUS
-    | {"bus/directory", "bus/match", "bus/report", "bus", "plan/report"},
+    "program/look": BELOW_BUS | {"bus/directory", "bus/match", "bus/report", "bus", "plan/report"},
     "program": BELOW_BUS
     | FABRICS
     | {"observe/show", "program/look"}

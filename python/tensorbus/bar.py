@@ -67,9 +67,7 @@ class Bar:
             tqdm = importlib.import_module("tqdm")
         except ImportError:
             return None
-        return tqdm.tqdm(
-            total=total, desc=self._what, unit="B", unit_scale=True, file=self._stream
-        )
+        return tqdm.tqdm(total=total, desc=self._what, unit="B", unit_scale=True, file=self._stream)
 
     def _write(self, line: str) -> None:
         if line != self._line:

@@ -39,7 +39,7 @@ def test_a_line_of_our_own(terminal: tuple[int, Any], monkeypatch: pytest.Monkey
 @pytest.mark.proves("O4.5")
 def test_tqdm_where_it_is_installed(terminal: tuple[int, Any], monkeypatch: pytest.MonkeyPatch):
     class Theirs:
-        def __init__(self, total: int, **options: Any) -> None:
+        def __init__(self, total: int, **_: Any) -> None:
             self.n, self.total, self.closed = 0, total, False
             made.append(self)
 

@@ -93,7 +93,8 @@ void Agent::report(TimePoint now) {
   reporter_->tell(now, parts_.directory, [this](const BatchSide& of) {
     const auto& [name, side] = of;
     Awaited awaited = batches_.awaited(name, side);
-    return awaited.what.empty() ? pairs_.awaited({name, side}) : awaited;
+    const bool waits = !awaited.what.empty() || !awaited.ranks.empty();
+    return waits ? awaited : pairs_.awaited({name, side});
   });
 }
 

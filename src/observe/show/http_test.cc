@@ -95,11 +95,11 @@ TEST(Http, APageOfThisMachineIsAskedForByItsName) {
 TEST(Http, WhoTricklesIsCutOffAndDelaysNoEnd) {
   auto page = open_metrics("127.0.0.1:0");
   std::vector<os::Fd> trickling;
-  for (int i = 0; i < 40; ++i) {
+  const TimePoint begin = now();
+  for (int i = 0; i < 36; ++i) {
     trickling.push_back(dial(page->port()));
     EXPECT_EQ(::write(trickling.back().get(), "G", 1), 1);
   }
-  const TimePoint begin = now();
   // One more byte every tenth of a second, for as long as the page listens to it.
   while (::send(trickling.front().get(), "x", 1, MSG_NOSIGNAL) == 1) {
     ASSERT_LT(now() - begin, std::chrono::seconds(30));
@@ -109,7 +109,8 @@ TEST(Http, WhoTricklesIsCutOffAndDelaysNoEnd) {
   EXPECT_GE(now() - begin, std::chrono::seconds(1));
   const TimePoint ending = now();
   page.reset();
-  EXPECT_LT(now() - ending, std::chrono::milliseconds(1500));
+  // Not the two seconds of each that waits for one of the four threads.
+  EXPECT_LT(now() - ending, std::chrono::seconds(5));
 }
 
 TEST(Http, ARequestWithoutAnEndIsRefused) {

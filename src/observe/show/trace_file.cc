@@ -76,7 +76,10 @@ TraceFile::TraceFile(const std::string& folder)
 }
 
 TraceFile::~TraceFile() {
-  if (os::fork_generation() != made_in_) return thread_.detach();  // it is the parent's
+  if (os::fork_generation() != made_in_) {
+    thread_.detach();  // the parent's: here there is none
+    return;
+  }
   {
     const Lock lock(mutex_);
     stopping_ = true;
