@@ -44,14 +44,14 @@ void fields(Archive& a, BatchStatus& batch) {
   a("batch", batch.batch);
   a("side", batch.side);
   a("work", batch.work);
-  a("version", batch.version);
-  a("moved_at", batch.moved_at);
-  a("bytes", batch.bytes);
-  a("took", batch.took);
-  a("world_size", batch.world_size);
-  a("since", batch.since);
-  a("bytes_done", batch.bytes_done);
-  a("bytes_total", batch.bytes_total);
+  a.natural("version", batch.version);
+  a.natural("moved_at", batch.moved_at);
+  a.natural("bytes", batch.bytes);
+  a.natural("took", batch.took);
+  a.natural("world_size", batch.world_size);
+  a.natural("since", batch.since);
+  a.natural("bytes_done", batch.bytes_done);
+  a.natural("bytes_total", batch.bytes_total);
   a.list("from", batch.from, most_named);
   a.list("awaited", batch.awaited, most_named);
   a("waits", batch.waits);
@@ -59,14 +59,13 @@ void fields(Archive& a, BatchStatus& batch) {
 
 template <typename Archive>
 void fields(Archive& a, AgentStatus& status) {
-  a("rank", status.rank);
-  a.require(status.rank >= 0, "there is no such rank");
+  a.natural("rank", status.rank);
   a("host", status.host);
-  a("pid", status.pid);
+  a.natural("pid", status.pid);
   a("embedded", status.embedded);
-  a("written_at", status.written_at);
+  a.natural("written_at", status.written_at);
   a.list("batches", status.batches, most_batches);
-  a("left_out", status.left_out);
+  a.natural("left_out", status.left_out);
   a("metrics", status.metrics);
 }
 
