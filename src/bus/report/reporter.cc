@@ -22,7 +22,7 @@ BatchStatus status_of(const LastMove& last) {
   batch.version = last.version;
   batch.moved_at = last.wall_ns;
   batch.bytes = last.bytes;
-  batch.took = last.took.count();
+  batch.took = std::max<std::int64_t>(last.took.count(), 0);
   batch.from = last.from;
   return batch;
 }
