@@ -99,8 +99,8 @@ class Endpoint::Impl {
       : secret_(options.secret ? *options.secret : to_hex(view(random_id()))),
         secret_in_descriptors_(options.secret_in_descriptors),
         pool_(options.pool != nullptr ? options.pool : std::make_shared<fabric::Pool>()),
-        page_(observe::open_metrics(options.metrics)),
-        trace_(observe::open_trace(std::nullopt)),
+        shown_(std::make_unique<Shown>(observe::open_metrics(options.metrics),
+                                       observe::open_trace(std::nullopt))),
         counters_({{"endpoint", label_of(options)}}) {
     if (secret_.empty()) throw Error(Code::invalid_argument, "an empty secret protects nothing");
     auto station =
@@ -182,9 +182,18 @@ class Endpoint::Impl {
   // Of a forked child, which has no such thread, and perhaps a lock that is held for ever.
   void abandon() noexcept LOCKS_UNCHECKED {
     [[maybe_unused]] const endpoint::Loop* const lost = loop_.release();
+    [[maybe_unused]] const Shown* const parents = shown_.release();
   }
 
  private:
+  // What shows this process, if somebody asked for that; it has threads, too.
+  struct Shown {
+    Shown(std::shared_ptr<observe::HttpServer> metrics, std::shared_ptr<observe::TraceFile> spans)
+        : page(std::move(metrics)), trace(std::move(spans)) {}
+    std::shared_ptr<observe::HttpServer> page;
+    std::shared_ptr<observe::TraceFile> trace;
+  };
+
   [[noreturn]] static void throw_closed() {
     throw Error(Code::cancelled, "the endpoint is closed");
   }
@@ -237,8 +246,7 @@ class Endpoint::Impl {
   const std::string secret_;
   const bool secret_in_descriptors_;
   const std::shared_ptr<fabric::Pool> pool_;
-  const std::shared_ptr<observe::HttpServer> page_;
-  const std::shared_ptr<observe::TraceFile> trace_;
+  std::unique_ptr<Shown> shown_;
   endpoint::Counters counters_;
   std::atomic<std::uint64_t> next_id_{1};
   Mutex closing_;
