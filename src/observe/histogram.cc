@@ -23,6 +23,22 @@ void Histogram::record(Duration duration) noexcept {
   const auto nanoseconds = duration.count() < 0 ? 0 : static_cast<std::uint64_t>(duration.count());
   buckets_[bucket_of(nanoseconds)].add();
   count_.add();
+  sum_.add(nanoseconds);
+}
+
+Spread Histogram::spread(std::span<const double> bounds) const {
+  Spread spread;
+  std::size_t bucket = 0;
+  for (const double bound : bounds) {
+    const auto most = static_cast<std::uint64_t>(std::llround(bound * 1e9));
+    for (; bucket < buckets_.size() && upper_bound(bucket) <= most; ++bucket) {
+      spread.count += buckets_[bucket].value();
+    }
+    spread.buckets.emplace_back(bound, spread.count);
+  }
+  for (; bucket < buckets_.size(); ++bucket) spread.count += buckets_[bucket].value();
+  spread.sum = static_cast<double>(sum_.value()) / 1e9;
+  return spread;
 }
 
 Duration Histogram::quantile(double share) const noexcept {
