@@ -19,8 +19,8 @@ nb::dict to_dict(const observe::Labels& labels) {
 nb::object value_of(const observe::Family& family, const observe::Sample& sample) {
   if (family.kind != observe::MetricKind::histogram) return nb::float_(sample.value);
   nb::dict spread;
-  spread["count"] = sample.spread.count;
-  spread["sum"] = sample.spread.sum;
+  spread["count"] = sample.distribution.count;
+  spread["sum"] = sample.distribution.sum;
   return spread;
 }
 

@@ -26,19 +26,19 @@ void Histogram::record(Duration duration) noexcept {
   sum_.add(nanoseconds);
 }
 
-Spread Histogram::spread(std::span<const double> bounds) const {
-  Spread spread;
+Distribution Histogram::distribution(std::span<const double> bounds) const {
+  Distribution distribution;
   std::size_t bucket = 0;
   for (const double bound : bounds) {
     const auto most = static_cast<std::uint64_t>(std::llround(bound * 1e9));
     for (; bucket < buckets_.size() && upper_bound(bucket) <= most; ++bucket) {
-      spread.count += buckets_[bucket].value();
+      distribution.count += buckets_[bucket].value();
     }
-    spread.buckets.emplace_back(bound, spread.count);
+    distribution.buckets.emplace_back(bound, distribution.count);
   }
-  for (; bucket < buckets_.size(); ++bucket) spread.count += buckets_[bucket].value();
-  spread.sum = static_cast<double>(sum_.value()) / 1e9;
-  return spread;
+  for (; bucket < buckets_.size(); ++bucket) distribution.count += buckets_[bucket].value();
+  distribution.sum = static_cast<double>(sum_.value()) / 1e9;
+  return distribution;
 }
 
 Duration Histogram::quantile(double share) const noexcept {

@@ -1,5 +1,5 @@
-// How durations are spread, in fixed memory: eight buckets per power of two, so a quantile is off
-// by at most an eighth.
+// How durations are distribution, in fixed memory: eight buckets per power of two, so a quantile is
+// off by at most an eighth.
 #pragma once
 
 #include <array>
@@ -19,7 +19,7 @@ class Histogram {
   // The duration that a share of all records (0 to 1) does not exceed; zero without records.
   Duration quantile(double share) const noexcept;
   // How many records each of these bounds (seconds, ascending) covers, to an eighth.
-  Spread spread(std::span<const double> bounds) const;
+  Distribution distribution(std::span<const double> bounds) const;
 
  private:
   static constexpr unsigned sub_buckets = 8;

@@ -27,11 +27,11 @@ TEST(Histogram, ASpreadCountsUpToEachBound) {
   for (const int milliseconds : {1, 2, 30, 400, 5000}) {
     histogram.record(std::chrono::milliseconds(milliseconds));
   }
-  const Spread spread = histogram.spread(std::array{0.01, 0.1, 1.0});
-  using Buckets = decltype(spread.buckets);
-  EXPECT_EQ(spread.buckets, (Buckets{{0.01, 2}, {0.1, 3}, {1.0, 4}}));
-  EXPECT_EQ(spread.count, 5U);
-  EXPECT_DOUBLE_EQ(spread.sum, 5.433);
+  const Distribution distribution = histogram.distribution(std::array{0.01, 0.1, 1.0});
+  using Distribution = decltype(distribution.buckets);
+  EXPECT_EQ(distribution.buckets, (Distribution{{0.01, 2}, {0.1, 3}, {1.0, 4}}));
+  EXPECT_EQ(distribution.count, 5U);
+  EXPECT_DOUBLE_EQ(distribution.sum, 5.433);
 }
 
 TEST(Histogram, TakesExtremes) {

@@ -14,7 +14,7 @@ namespace tensorbus::observe {
 using Labels = std::vector<std::pair<std::string, std::string>>;
 
 // Of a histogram: how many durations are at most as long as each bound.
-struct Spread {
+struct Distribution {
   std::vector<std::pair<double, std::uint64_t>> buckets;  // seconds, ascending, and how many
   std::uint64_t count = 0;
   double sum = 0;
@@ -23,7 +23,7 @@ struct Spread {
 struct Sample {
   Labels labels;
   double value = 0;
-  Spread spread{};  // of a histogram, instead of the value
+  Distribution distribution{};  // of a histogram, instead of the value
 };
 
 enum class MetricKind : std::uint8_t { counter, gauge, histogram };
@@ -41,9 +41,9 @@ class Families {
            double value) {
     at(kind, name, help).samples.push_back({std::move(labels), value});
   }
-  void add(std::string_view name, std::string_view help, Labels labels, Spread spread) {
+  void add(std::string_view name, std::string_view help, Labels labels, Distribution distribution) {
     at(MetricKind::histogram, name, help)
-        .samples.push_back({std::move(labels), 0, std::move(spread)});
+        .samples.push_back({std::move(labels), 0, std::move(distribution)});
   }
   const std::map<std::string, Family>& all() const noexcept { return families_; }
 

@@ -44,15 +44,15 @@ std::string braces(const Labels& labels, std::string_view more = {}) {
   return out + "}";
 }
 
-void write_spread(Text out, const std::string& name, const Sample& sample) {
-  for (const auto& [bound, count] : sample.spread.buckets) {
+void write_distribution(Text out, const std::string& name, const Sample& sample) {
+  for (const auto& [bound, count] : sample.distribution.buckets) {
     fmt::format_to(out, "{}_bucket{} {}\n", name,
                    braces(sample.labels, fmt::format("le=\"{}\"", number(bound))), count);
   }
   fmt::format_to(out, "{}_bucket{} {}\n", name, braces(sample.labels, "le=\"+Inf\""),
-                 sample.spread.count);
-  fmt::format_to(out, "{}_sum{} {}\n", name, braces(sample.labels), number(sample.spread.sum));
-  fmt::format_to(out, "{}_count{} {}\n", name, braces(sample.labels), sample.spread.count);
+                 sample.distribution.count);
+  fmt::format_to(out, "{}_sum{} {}\n", name, braces(sample.labels), number(sample.distribution.sum));
+  fmt::format_to(out, "{}_count{} {}\n", name, braces(sample.labels), sample.distribution.count);
 }
 
 void write_family(Text out, const std::string& name, const Family& family, TextFormat format) {
@@ -65,7 +65,7 @@ void write_family(Text out, const std::string& name, const Family& family, TextF
   fmt::format_to(out, "# TYPE {} {}\n", named, kinds[static_cast<std::size_t>(family.kind)]);
   for (const Sample& sample : family.samples) {
     if (family.kind == MetricKind::histogram) {
-      write_spread(out, name, sample);
+      write_distribution(out, name, sample);
     } else {
       fmt::format_to(out, "{}{} {}\n", series, braces(sample.labels), number(sample.value));
     }

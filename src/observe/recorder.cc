@@ -88,7 +88,7 @@ void Recorder::collect_work(Families& families, Work work) const {
     return more;
   };
   families.add("tensorbus_operation_seconds", "How long operations took.", labels,
-               durations_[at].spread(second_bounds));
+               durations_[at].distribution(second_bounds));
   families.add(MetricKind::counter, "tensorbus_operation_bytes",
                "Bytes of operations that succeeded.", labels, value_of(work_bytes_[at]));
   for (std::size_t code = 0; code < codes; ++code) {

@@ -86,9 +86,9 @@ class Lookout {
     }
   }
 
-  Job job_;
+  JobSight job_;
   Mutex records_mutex_;
-  Job records_ GUARDED_BY(records_mutex_);
+  JobSight records_ GUARDED_BY(records_mutex_);
   Board board_;
   Mutex mutex_;
   std::condition_variable wake_;

@@ -31,7 +31,7 @@ std::size_t columns() {
   return std::max<std::size_t>(size.ws_col, 40);
 }
 
-std::string picture_of(Job& job, bus::HostClocks& clocks, const StatusOptions& options) {
+std::string picture_of(JobSight& job, bus::HostClocks& clocks, const StatusOptions& options) {
   const auto agents = job.look();
   const std::int64_t now = wall_clock_ns();
   clocks.see(agents, now);
@@ -49,7 +49,7 @@ void repaint(const std::string& text) {
   std::cout << text << std::flush;
 }
 
-int watch_job(Job& job, const StatusOptions& options) {
+int watch_job(JobSight& job, const StatusOptions& options) {
   bus::HostClocks clocks;
   while (true) {
     try {
@@ -67,7 +67,7 @@ int watch_job(Job& job, const StatusOptions& options) {
 }
 
 int show_status(const StatusOptions& options) {
-  Job job(options.place, read_token(options.place.token_file));
+  JobSight job(options.place, read_token(options.place.token_file));
   if (options.watch) return watch_job(job, options);
   bus::HostClocks clocks;
   std::cout << picture_of(job, clocks, options);

@@ -23,13 +23,13 @@ struct TraceOptions {
 int merge_traces(const TraceOptions& options) {
   std::vector<Timeline> timelines = read_timelines(options.folder);
   put_on_one_clock(timelines);
-  Event events = Event::array();
+  TraceEvent events = TraceEvent::array();
   for (const Timeline& timeline : timelines) {
-    for (const Event& event : timeline.events) events.push_back(event);
+    for (const TraceEvent& event : timeline.events) events.push_back(event);
   }
-  const std::vector<Event> arrows = arrows_between(timelines);
-  for (const Event& arrow : arrows) events.push_back(arrow);
-  const Event merged{{"traceEvents", std::move(events)}, {"displayTimeUnit", "ms"}};
+  const std::vector<TraceEvent> arrows = arrows_between(timelines);
+  for (const TraceEvent& arrow : arrows) events.push_back(arrow);
+  const TraceEvent merged{{"traceEvents", std::move(events)}, {"displayTimeUnit", "ms"}};
   if (options.output == "-") {
     std::cout << merged.dump() << '\n';
     return exit_ok;
@@ -59,9 +59,9 @@ int summarise_traces(const TraceOptions& options) {
   std::map<std::int64_t, Figures> readers;
   std::map<std::int64_t, std::size_t> last_sources;
   for (const Timeline& timeline : timelines) {
-    for (const Event& event : timeline.events) {
+    for (const TraceEvent& event : timeline.events) {
       if (event.value("ph", "") != "X" || !event.contains("args")) continue;
-      const Event& args = event["args"];
+      const TraceEvent& args = event["args"];
       const std::string phase = args.contains("of") ? event.value("name", "") : "";
       const double took = event.value("dur", 0.0) / 1000;
       phases[{args.value(phase.empty() ? "work" : "of", ""), phase}].milliseconds.push_back(took);

@@ -125,27 +125,27 @@ void add_incomplete(JobStatus& status) {
 
 // Ranks of another job that has the same names.
 void add_crowds(JobStatus& status) {
-  struct Place {
+  struct Crowd {
     std::set<Rank> ranks;
     std::set<std::int64_t> sizes;
   };
-  std::map<std::pair<std::string, std::string>, Place> places;
+  std::map<std::pair<std::string, std::string>, Crowd> crowds;
   for (const JobRow& row : status.rows) {
     if (row.world_size == 0) continue;
-    Place& place = places[{row.side, row.what}];
-    place.ranks.insert(row.rank);
-    place.sizes.insert(row.world_size);
+    Crowd& crowd = crowds[{row.side, row.what}];
+    crowd.ranks.insert(row.rank);
+    crowd.sizes.insert(row.world_size);
   }
-  for (const auto& [name, place] : places) {
+  for (const auto& [name, crowd] : crowds) {
     const auto [side, what] = name;
-    const bool fits = static_cast<std::int64_t>(place.ranks.size()) <= *place.sizes.rbegin();
-    if (fits && place.sizes.size() == 1) continue;
+    const bool fits = static_cast<std::int64_t>(crowd.ranks.size()) <= *crowd.sizes.rbegin();
+    if (fits && crowd.sizes.size() == 1) continue;
     status.problems.push_back(
         {fmt::format(
              "side \"{}\" of \"{}\" has {} ranks, which were told of {}: are there two jobs "
              "in this namespace?",
-             side, what, place.ranks.size(), fmt::join(place.sizes, " and of ")),
-         {place.ranks.begin(), place.ranks.end()}});
+             side, what, crowd.ranks.size(), fmt::join(crowd.sizes, " and of ")),
+         {crowd.ranks.begin(), crowd.ranks.end()}});
   }
 }
 

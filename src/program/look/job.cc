@@ -22,7 +22,7 @@ std::string job_space(const JobPlace& place, const StoreUrl& url) {
 
 }  // namespace
 
-Job::Job(const JobPlace& place, std::optional<std::string> token)
+JobSight::JobSight(const JobPlace& place, std::optional<std::string> token)
     : place_(place),
       token_(std::move(token)),
       url_(StoreUrl::parse(job_url(place))),
@@ -30,16 +30,16 @@ Job::Job(const JobPlace& place, std::optional<std::string> token)
       scope_(space_, bus::component_of_status),
       records_(space_, bus::component_of_records) {}
 
-Job::~Job() {
+JobSight::~JobSight() {
   if (store_ != nullptr) store_->close(true);
 }
 
-Store& Job::store(Deadline deadline) {
+Store& JobSight::store(Deadline deadline) {
   if (store_ == nullptr) store_ = connect(url_, {deadline, token_});
   return *store_;
 }
 
-bus::Catalog Job::records() {
+bus::Catalog JobSight::records() {
   const Deadline deadline = Deadline::after_seconds(place_.timeout);
   const auto keys = store(deadline).list(records_.full(""), deadline);
   const auto values = store(deadline).get(keys, deadline);
@@ -50,7 +50,7 @@ bus::Catalog Job::records() {
   return catalog;
 }
 
-std::vector<bus::AgentStatus> Job::look() {
+std::vector<bus::AgentStatus> JobSight::look() {
   const Deadline deadline = Deadline::after_seconds(place_.timeout);
   const auto keys = store(deadline).list(scope_.full("agents/"), deadline);
   std::vector<bus::AgentStatus> agents;

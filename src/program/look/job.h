@@ -20,13 +20,13 @@ struct JobPlace {
 };
 
 // Of one thread. A store that cannot be reached is an Error of a call; the next one tries again.
-class Job {
+class JobSight {
  public:
   // `token`: what is in the file.
-  Job(const JobPlace& place, std::optional<std::string> token);
-  ~Job();
-  Job(const Job&) = delete;
-  Job& operator=(const Job&) = delete;
+  JobSight(const JobPlace& place, std::optional<std::string> token);
+  ~JobSight();
+  JobSight(const JobSight&) = delete;
+  JobSight& operator=(const JobSight&) = delete;
 
   std::vector<bus::AgentStatus> look();
   // What the agents tell each other.

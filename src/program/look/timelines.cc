@@ -23,10 +23,10 @@ Timeline read_timeline(const std::filesystem::path& path) {
   for (std::string line; std::getline(file, line);) {
     if (line.ends_with(',')) line.pop_back();
     if (!line.starts_with('{')) continue;
-    Event event = Event::parse(line, nullptr, false);
+    TraceEvent event = TraceEvent::parse(line, nullptr, false);
     if (event.is_discarded() || !event.contains("ph")) continue;
     if (event.value("name", "") == "tensorbus_clock") {
-      const Event& clock = event["args"];
+      const TraceEvent& clock = event["args"];
       timeline.boot = clock.value("boot", "");
       timeline.offset_ns =
           clock.value("wall_ns", std::int64_t{0}) - clock.value("steady_ns", std::int64_t{0});
@@ -37,7 +37,7 @@ Timeline read_timeline(const std::filesystem::path& path) {
   return timeline;
 }
 
-std::int64_t nanoseconds(const Event& event, const char* what) {
+std::int64_t nanoseconds(const TraceEvent& event, const char* what) {
   return std::llround(event.value(what, 0.0) * 1000);
 }
 
@@ -50,14 +50,14 @@ struct Parcel {
   auto operator<=>(const Parcel&) const = default;
 };
 
-Parcel parcel_of(const std::string& work, const Event& args, std::int64_t rank) {
+Parcel parcel_of(const std::string& work, const TraceEvent& args, std::int64_t rank) {
   return {work, args.value("what", ""), args.value("version", std::int64_t{0}), rank};
 }
 
 // An event that something has come from, or come to.
-struct Place {
+struct Move {
   const Timeline* timeline = nullptr;
-  const Event* event = nullptr;
+  const TraceEvent* event = nullptr;
 
   // When it left, or arrived: no arrow points back in time.
   double at() const {
@@ -68,16 +68,16 @@ struct Place {
     return at_end ? begin + std::max(0.0, event->value("dur", 0.0) - 0.001) : begin;
   }
 };
-using Way = std::pair<Place, Place>;
+using Way = std::pair<Move, Move>;
 
 template <typename Look>
 void each_move(const std::vector<Timeline>& timelines, const Look& look) {
   for (const Timeline& timeline : timelines) {
-    for (const Event& event : timeline.events) {
+    for (const TraceEvent& event : timeline.events) {
       if (!event.contains("args")) continue;
-      const Event& args = event["args"];
+      const TraceEvent& args = event["args"];
       if (args.contains("work") && args.value("outcome", "") == "ok") {
-        look(Place{&timeline, &event}, args);
+        look(Move{&timeline, &event}, args);
       }
     }
   }
@@ -87,25 +87,25 @@ void each_move(const std::vector<Timeline>& timelines, const Look& look) {
 std::vector<Way> ways_between(const std::vector<Timeline>& timelines) {
   static const std::map<std::string, std::string> came_by{
       {"pull", "publish"}, {"recv", "send"}, {"answer", "request"}};
-  std::map<Parcel, Place> sent;
-  each_move(timelines, [&](const Place& place, const Event& args) {
+  std::map<Parcel, Move> sent;
+  each_move(timelines, [&](const Move& move, const TraceEvent& args) {
     const auto rank = args.value("rank", std::int64_t{-1});
-    sent[parcel_of(args.value("work", ""), args, rank)] = place;
+    sent[parcel_of(args.value("work", ""), args, rank)] = move;
   });
   std::vector<Way> ways;
-  each_move(timelines, [&](const Place& place, const Event& args) {
+  each_move(timelines, [&](const Move& move, const TraceEvent& args) {
     const auto from = came_by.find(args.value("work", ""));
     if (from == came_by.end() || !args.contains("peers")) return;
-    for (const Event& peer : args["peers"]) {
+    for (const TraceEvent& peer : args["peers"]) {
       const auto found = sent.find(parcel_of(from->second, args, peer.get<std::int64_t>()));
-      if (found != sent.end()) ways.emplace_back(found->second, place);
+      if (found != sent.end()) ways.emplace_back(found->second, move);
     }
   });
   return ways;
 }
 
 void shift(Timeline& timeline, double microseconds) {
-  for (Event& event : timeline.events) {
+  for (TraceEvent& event : timeline.events) {
     if (event.contains("ts")) event["ts"] = event.value("ts", 0.0) + microseconds;
   }
 }
@@ -136,10 +136,11 @@ void mend_clocks(std::vector<Timeline>& timelines) {
   }
 }
 
-Event arrow_end(const Place& place, std::int64_t id, bool begins) {
-  const Event& of = *place.event;
-  Event arrow{{"ph", begins ? "s" : "f"}, {"id", id},         {"name", "version"}, {"cat", "flow"},
-              {"pid", of["pid"]},         {"tid", of["tid"]}, {"ts", place.at()}};
+TraceEvent arrow_end(const Move& move, std::int64_t id, bool begins) {
+  const TraceEvent& of = *move.event;
+  TraceEvent arrow{
+      {"ph", begins ? "s" : "f"}, {"id", id},         {"name", "version"}, {"cat", "flow"},
+      {"pid", of["pid"]},         {"tid", of["tid"]}, {"ts", move.at()}};
   if (!begins) arrow["bp"] = "e";
   return arrow;
 }
@@ -171,13 +172,13 @@ void put_on_one_clock(std::vector<Timeline>& timelines) {
   std::int64_t base = std::numeric_limits<std::int64_t>::max();
   for (Timeline& timeline : timelines) {
     timeline.offset_ns = offsets.try_emplace(timeline.boot, timeline.offset_ns).first->second;
-    for (const Event& event : timeline.events) {
+    for (const TraceEvent& event : timeline.events) {
       if (!event.contains("ts")) continue;
       base = std::min(base, nanoseconds(event, "ts") + timeline.offset_ns);
     }
   }
   for (std::size_t at = 0; at < timelines.size(); ++at) {
-    for (Event& event : timelines[at].events) {
+    for (TraceEvent& event : timelines[at].events) {
       event["pid"] = at + 1;  // pids of several machines may be the same
       if (!event.contains("ts")) continue;
       const std::int64_t since = nanoseconds(event, "ts") + timelines[at].offset_ns - base;
@@ -187,8 +188,8 @@ void put_on_one_clock(std::vector<Timeline>& timelines) {
   mend_clocks(timelines);
 }
 
-std::vector<Event> arrows_between(const std::vector<Timeline>& timelines) {
-  std::vector<Event> arrows;
+std::vector<TraceEvent> arrows_between(const std::vector<Timeline>& timelines) {
+  std::vector<TraceEvent> arrows;
   for (const auto& [from, to] : ways_between(timelines)) {
     const auto id = static_cast<std::int64_t>(arrows.size() / 2 + 1);
     arrows.push_back(arrow_end(from, id, true));
