@@ -51,7 +51,8 @@ void Server::Impl::answer(Incoming& incoming, std::int64_t handed_over, const St
 }
 
 // By the worker's rank and the request's number the two find each other in a timeline.
-void Server::Impl::keep_span(const Incoming& incoming, std::array<std::int64_t, 4> times, Code code) {
+void Server::Impl::keep_span(const Incoming& incoming, std::array<std::int64_t, 4> times,
+                             Code code) {
   node_.ticker().to_nanoseconds(times);
   observe::Span span;
   span.work = observe::Work::answer;
