@@ -17,8 +17,10 @@ PROGRAM = Path(sys.executable).parent / "tensorbus"
 
 def test_import_needs_no_heavy_package():
     code = (
-        "import sys, tensorbus, tensorbus.kvstore, tensorbus.fserver;"
-        "heavy = {'torch', 'ray', 'lmdb', 'numpy'} & set(sys.modules);"
+        "import sys, tensorbus, tensorbus.kvstore, tensorbus.fserver, tensorbus.streams;"
+        "import tensorbus.vllm, tensorbus.trl;"
+        "names = {'torch', 'ray', 'lmdb', 'numpy', 'vllm', 'verl', 'nemo_rl', 'trl', 'torchft'};"
+        "heavy = names & set(sys.modules);"
         "sys.exit(f'imported {heavy}' if heavy else 0)"
     )
     subprocess.run([sys.executable, "-c", code], check=True, timeout=30)
