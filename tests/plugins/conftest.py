@@ -1,7 +1,4 @@
-"""Plug-ins against stand-ins that have the interfaces of the frameworks and nothing else.
-
-``make test-plugins`` runs the same plug-ins inside the real frameworks.
-"""
+"""Plug-ins against stand-ins that have the interfaces of the frameworks and nothing else."""
 
 import importlib
 import sys

@@ -6,9 +6,9 @@ Nothing here needs vLLM; ``TensorBusSource`` is a ``WeightSource`` of vLLM by wh
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, TypeAlias
 
-Rename = Callable[[str], str | None] | Mapping[str, str]
+Rename: TypeAlias = Callable[[str], str | None] | Mapping[str, str]
 
 
 class TensorMeta(NamedTuple):
@@ -28,12 +28,8 @@ class TensorBusSource:
     sends its own shards, and nothing is gathered.
     """
 
-    def __init__(
-        self, model: Any, rename: Rename | None = None, dtype: Any = None
-    ) -> None:  # fmt: skip
-        self._model, self.dtype = model, dtype
-        self._rename = rename.get if isinstance(rename, Mapping) else rename
-        self._is_mapping = isinstance(rename, Mapping)
+    def __init__(self, model: Any, rename: Rename | None = None, dtype: Any = None) -> None:
+        self._model, self._rename, self.dtype = model, rename, dtype
 
     def tensors(self) -> dict[str, Any]:
         """By the checkpoint's names, as they are now."""
@@ -62,13 +58,13 @@ class TensorBusSource:
             yield name, whole.to(self._dtype(tensor))
 
     def _name(self, name: str) -> str | None:
-        if self._rename is None:
+        rename = self._rename
+        if rename is None:
             return name
-        own = self._rename(name)
-        return name if own is None and self._is_mapping else own
+        return rename.get(name, name) if isinstance(rename, Mapping) else rename(name)
 
     def _dtype(self, tensor: Any) -> Any:
-        narrow = self.dtype is not None and tensor.is_floating_point()
-        return (
-            self.dtype if narrow and self.dtype.itemsize <= tensor.dtype.itemsize else tensor.dtype
-        )
+        """Floating point is narrowed, never widened."""
+        if self.dtype is None or not tensor.is_floating_point():
+            return tensor.dtype
+        return min(self.dtype, tensor.dtype, key=lambda each: each.itemsize)
