@@ -64,7 +64,7 @@ class _Recorder(TorchDispatchMode):
     """Looks at every operation of the loaders."""
 
     def __init__(self, model: Module, fakes: Mapping[str, torch.Tensor]) -> None:
-        super().__init__()
+        super().__init__()  # type: ignore[no-untyped-call]
         self.found = Found()
         self._names = {_key(fake): name for name, fake in fakes.items()}
         self._shapes = {name: tuple(fake.shape) for name, fake in fakes.items()}

@@ -103,7 +103,7 @@ class EngineSender:
         (``WeightSource.metadata()``), for modes other than ``"staged"``."""
         if self._rank != 0:
             return
-        where = {
+        where: dict[str, Any] = {
             "store": self._url, "namespace": self._namespace, "name": self._name,
             "sender": self._sender, "side": side, "mode": self._mode, "verify": self._verify,
             "timeout": self._timeout,
