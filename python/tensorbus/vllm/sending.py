@@ -110,7 +110,9 @@ class EngineSender:
         }  # fmt: skip
         tensors = [] if self._mode == "staged" else list(described)
         where["names"] = [each.name for each in tensors]
-        where["dtype_names"] = [pool.dtype_name(each.dtype) for each in tensors]
+        where["dtype_names"] = [
+            pool.dtype_name(each.dtype).removeprefix("torch.") for each in tensors
+        ]
         where["shapes"] = [list(each.shape) for each in tensors]
         engine = _Engine(client, where)
         engine.join()
