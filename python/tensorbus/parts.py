@@ -166,7 +166,7 @@ def described_parts(value: Any) -> list[Part] | None:
             )
             for item in value.__create_write_items__("", value)
         ]
-    geometry = [getattr(value, name, None) for name in _GEOMETRY]
+    geometry: list[Any] = [getattr(value, name, None) for name in _GEOMETRY]
     if any(each is None for each in geometry):
         return None
     shape, starts, local_starts, sizes = geometry

@@ -156,7 +156,7 @@ def _encoded_spec(tensor: Any) -> dict[str, Any]:
     return {
         "device": mesh.device_type,
         "mesh": list(shape),
-        "ranks": list(ranks),
+        "ranks": list(ranks or []),
         "names": None if names is None else list(names),
         "placements": [_encoded_placement(each) for each in tensor.placements],
         "shape": list(tensor.shape),

@@ -20,7 +20,8 @@ _load_framework(
 )
 
 import torch.distributed as _dist  # noqa: E402
-import torch.distributed.checkpoint as _dcp  # noqa: E402
+from torch.distributed.checkpoint.state_dict_loader import load as _load  # noqa: E402
+from torch.distributed.checkpoint.state_dict_saver import save as _save  # noqa: E402
 
 from tensorbus.checkpoint.reader import TensorBusReader, raise_own_error  # noqa: E402
 from tensorbus.checkpoint.site import forget  # noqa: E402
@@ -43,7 +44,7 @@ def save(
     """
     writer = TensorBusWriter(checkpoint_id, keep=keep, timeout=timeout)
     with raise_own_error():
-        _dcp.save(
+        _save(
             state_dict,
             storage_writer=writer,
             process_group=process_group,
@@ -71,7 +72,7 @@ def load(
     reader = TensorBusReader(checkpoint_id, version=version, timeout=timeout)
     reader.find()
     with raise_own_error():
-        _dcp.load(
+        _load(
             state_dict,
             storage_reader=reader,
             process_group=process_group,

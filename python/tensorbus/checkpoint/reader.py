@@ -62,7 +62,7 @@ class TensorBusReader(StorageReader):
         return True
 
     # Without **kwargs: torch would ask again, for what one rank has saved alone.
-    def read_metadata(self) -> Metadata:  # type: ignore[override]
+    def read_metadata(self) -> Metadata:
         return self.find().metadata
 
     def find(self) -> Contents:

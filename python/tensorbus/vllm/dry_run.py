@@ -156,7 +156,7 @@ def _part(target: torch.Tensor, view: torch.Tensor, shape: tuple[int, ...]) -> P
         if dim is None or sizes[dim] != 1:
             return None
         sizes[dim], target_strides[dim] = size, target_stride
-    start = _start(view.storage_offset(), strides)
+    start = _start(int(view.storage_offset()), strides)
     inside = all(map(lambda begin, size, whole: begin + size <= whole, start, sizes, shape))
     if not inside:
         return None
