@@ -4,7 +4,7 @@
 #include <fmt/ranges.h>
 
 #include <algorithm>
-#include <ranges>
+#include <iterator>
 
 #include "base/refuse.h"
 
@@ -12,8 +12,10 @@ namespace tensorbus::bus {
 
 std::string did_you_mean(const std::set<std::string>& names) {
   if (names.empty()) return {};
-  const auto shown = names | std::views::take(Problems::most_lines);
-  const std::size_t more = names.size() - std::min(names.size(), Problems::most_lines);
+  const std::size_t count = std::min(names.size(), Problems::most_lines);
+  const std::vector<std::string> shown(
+      names.begin(), std::next(names.begin(), static_cast<std::ptrdiff_t>(count)));
+  const std::size_t more = names.size() - count;
   return fmt::format("; there {} \"{}\"{}: did you mean {}?", names.size() == 1 ? "is" : "are",
                      fmt::join(shown, "\", \""), more > 0 ? fmt::format(" and {} more", more) : "",
                      names.size() == 1 ? "it" : "one of these");
