@@ -292,7 +292,7 @@ Catalog Catalog::shelved(const std::string& batch, std::int64_t generation) cons
 std::set<std::string> Catalog::batches_at(const End& end) const {
   std::set<std::string> names;
   for (const auto& [name, batch] : batches_) {
-    if (batch.by_end.contains(end)) names.insert(name);
+    if (!registered(name, end).empty()) names.insert(name);
   }
   for (const auto& [key, shelf] : shelves_) {
     if (std::ranges::find(shelf.member->ends, end) != shelf.member->ends.end()) {
