@@ -50,12 +50,34 @@ def _overloads(name: str, value: Any) -> Iterator[str]:
         yield name if index == 0 else f"{name} {index}"
 
 
-def parameters(function: Any, overload: int) -> list[str]:
+def _parameters(function: Any, overload: int) -> list[str]:
     """As the stub has them, which is made from these signatures."""
     signature = re.sub(r"\\\d+", "None", function.__nb_signature__[overload][0])
     signature = re.sub(r"^def (\w+)\[\w+\]", r"def \1", signature)  # of 3.12
     arguments = ast.parse(f"{signature}: ...").body[0].args  # type: ignore[attr-defined]
     return [each.arg for each in [*arguments.posonlyargs, *arguments.args, *arguments.kwonlyargs]]
+
+
+def _binding(name: str) -> tuple[Any, Any, int]:
+    """Its owner, itself (none for the end of an object), its overload."""
+    path, _, overload = name.partition(" ")
+    kind, _, member = path.rpartition(".")
+    owner = getattr(_core, kind) if kind else _core
+    return owner, vars(owner).get(member), int(overload or 0)
+
+
+def _all_parameters() -> dict[str, list[str]]:
+    found = ((name, *_binding(name)[1:]) for name in bindings())
+    return {
+        name: _parameters(function, overload)
+        for name, function, overload in found
+        if not isinstance(function, property)
+    }
+
+
+# Read once, before there are threads: two that parse at a time make Python 3.11 stumble
+# ("AST constructor recursion depth mismatch").
+PARAMETERS = _all_parameters()
 
 
 # Calls with a timeout that no other end can hold up.
@@ -66,12 +88,7 @@ CANNOT_BLOCK = {
 
 
 def takes_a_timeout(name: str) -> bool:
-    path, _, overload = name.partition(" ")
-    kind, _, member = path.rpartition(".")
-    function = vars(getattr(_core, kind) if kind else _core).get(member)
-    if not hasattr(function, "__nb_signature__"):
-        return False  # a property, or the end of an object
-    return "timeout" in parameters(function, int(overload or 0))
+    return "timeout" in PARAMETERS.get(name, ())  # a property and the end of an object have none
 
 
 def call(name: str, arguments: list[Any]) -> None:
@@ -79,15 +96,12 @@ def call(name: str, arguments: list[Any]) -> None:
     if name.startswith("~"):
         arguments.clear()
         return
-    path, _, overload = name.partition(" ")
-    kind, _, member = path.rpartition(".")
-    owner = getattr(_core, kind) if kind else _core
-    function = vars(owner)[member]
+    owner, function, _ = _binding(name)
     if isinstance(function, property):
-        getattr(arguments[0], member)
+        function.__get__(arguments[0])
         return
-    names = parameters(function, int(overload or 0))
-    if member == "__init__":
+    names = PARAMETERS[name]
+    if function is vars(owner).get("__init__"):
         function, names = owner, names[1:]
     given = dict(zip(names, arguments, strict=False))
     positional = [given.pop(each) for each in ("self", "arg") if each in given]
@@ -171,8 +185,10 @@ class Checks:
 
         with ThreadPoolExecutor(1) as threads:
             second = threads.submit(call_others)
-            self.faults |= {f"{name}, blocked, {fault}" for fault in self.watch.faults(run)}
-            stop.set()
+            try:
+                self.faults |= {f"{name}, blocked, {fault}" for fault in self.watch.faults(run)}
+            finally:
+                stop.set()
             second.result()
         if longest < scene.BLOCKED * ALMOST:
             self.faults.add(f"{name} does not block")
@@ -188,15 +204,20 @@ class Checks:
 
         with ThreadPoolExecutor(1) as threads:
             second = threads.submit(call_others)
-            for name, each in blocked.items():
-                print(f"silent: {name}", file=sys.stderr, flush=True)
-                begin = time.monotonic()
-                faults = self.watch.faults(lambda each=each: end_of(each))
-                self.faults |= {f"{name}, at a silent end, {fault}" for fault in faults}
-                if time.monotonic() - begin < silent.MOMENT * ALMOST:
-                    self.faults.add(f"{name} does not block at a silent end")
-            stop.set()
+            try:
+                for name, each in blocked.items():
+                    self._block_at_a_silent_end(name, each)
+            finally:
+                stop.set()
             second.result()
+
+    def _block_at_a_silent_end(self, name: str, blocked: Callable[[], object]) -> None:
+        print(f"silent: {name}", file=sys.stderr, flush=True)
+        begin = time.monotonic()
+        faults = self.watch.faults(lambda: end_of(blocked))
+        self.faults |= {f"{name}, at a silent end, {fault}" for fault in faults}
+        if time.monotonic() - begin < silent.MOMENT * ALMOST:
+            self.faults.add(f"{name} does not block at a silent end")
 
 
 def end_of(blocked: Callable[[], object]) -> None:
