@@ -360,6 +360,35 @@ TEST_P(AgentTest, RanksOfASideThatDisagreeAllFail) {
   }
 }
 
+// The receiver has seen it and left before a sender looks.
+TEST_P(AgentTest, SendersThatDisagreeAreToldAlsoWhenTheirReceiverHasFailed) {
+  const TestSide from = side("train", {0, 1}, Replicate{});
+  const TestSide to = side("infer", {2}, Replicate{});
+  fleet_.add(from);
+  fleet_.add(to);
+  fleet_.wait_ok({{0, fleet_.init(0, from, "infer")},
+                  {1, fleet_.init(1, from, "infer")},
+                  {2, fleet_.init(2, to, "train")}});
+  const auto enlist = [&](Rank rank, const TestSide& local, const Shape& shape, Direction way) {
+    return fleet_.enlist(rank, local, shape, in(seconds(20)), "b", Dtype::int64,
+                         Versioned{way, 0, false, {}});
+  };
+  const CommandId one = enlist(0, from, {6, 4}, Direction::send);
+  const CommandId other = enlist(1, from, {6, 5}, Direction::send);
+  pass(milliseconds(50));
+  EXPECT_EQ(fleet_.node(0).outcome(one), nullptr) << "nobody has failed yet";
+  for (const Rank rank : from.ranks) fleet_.node(rank).stop();
+  const CommandId receives = enlist(2, to, {6, 4}, Direction::recv);
+  EXPECT_EQ(fleet_.wait(2, receives).status.code, Code::invalid_argument);
+  pass(milliseconds(50));
+  for (const Rank rank : from.ranks) fleet_.node(rank).resume();
+  for (const auto& [rank, id] : {std::pair(0, one), std::pair(1, other)}) {
+    const Outcome outcome = fleet_.wait(rank, id);
+    EXPECT_EQ(outcome.status.code, Code::invalid_argument) << outcome.status.message;
+    EXPECT_THAT(outcome.status.message, HasSubstr("rank 1 has a tensor of shape (6, 5)"));
+  }
+}
+
 // proves: B3.2
 TEST_P(AgentTest, PartialOnBothSidesFailsEverywhere) {
   const TestSide from = side("train", {0}, Partial{});

@@ -209,9 +209,13 @@ GroupFinding find_group(const Catalog& catalog, const std::string& batch,
   return {std::make_shared<const Group>(std::move(group)), "", false, std::move(seen)};
 }
 
+void check_agrees(const Group& group) {
+  for (const auto& [end, side] : group.sides) group.tensors(side);
+}
+
 bool agrees(const Group& group) {
   try {
-    for (const auto& [end, side] : group.sides) group.tensors(side);
+    check_agrees(group);
   } catch (const Error&) {
     return false;
   }

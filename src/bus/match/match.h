@@ -65,6 +65,8 @@ void check_tensors(const Group& one, const Group& other);
 
 // Whether the ranks of each of its sides say the same of their tensors.
 bool agrees(const Group& group);
+// Throws what they disagree about.
+void check_agrees(const Group& group);
 
 // Why this group cannot send to that one, or ok.
 Status may_send(const Group& sources, const Group& targets);

@@ -71,7 +71,8 @@ void Matching::look(bool registering) {
   unexplained_ = own.in_short || remote.in_short;
   take_groups(own, remote);
   if (!remote_) self_.missing += why_unfit_;
-  if (own_ && self_.shelved()) check_own();
+  if (own_ && self_.shelved()) check_shelf();
+  if (own_ && !remote_ && registering) check_own_without_receivers();
   if (!own_ || !remote_) return;
   auto now = signature(*own_, *remote_);
   if (now != matched_) match(std::move(now), registering);
@@ -137,8 +138,8 @@ GroupFinding Matching::find_shelves() {
 }
 
 // The others of a sender of a shelf are those of its own side.
-void Matching::check_own() const {
-  for (const auto& [end, side] : own_->sides) own_->tensors(side);
+void Matching::check_shelf() const {
+  check_agrees(*own_);
   for (const auto& [rank, member] : own_->members) {
     if (member->versioned && member->versioned->keep == self_.record.versioned->keep) continue;
     throw Error(Code::invalid_argument,
@@ -146,6 +147,12 @@ void Matching::check_own() const {
                             self_.key.batch, self_.key.rank, *self_.record.versioned->keep, rank,
                             member->versioned ? member->versioned->keep.value_or(0) : 0));
   }
+}
+
+// Receivers that saw the senders disagree have failed and were passed over: with none of them left
+// nobody else tells the senders.
+void Matching::check_own_without_receivers() const {
+  if (!why_unfit_.empty() && !waits_for_others_to_change()) check_agrees(*own_);
 }
 
 // A registration that an agent was given again, because it had replaced another, stands in a

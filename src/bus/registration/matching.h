@@ -63,7 +63,8 @@ class Matching {
   GroupFinding find_remote();
   GroupFinding find_shelves();
   std::string what_is_missing(const GroupFinding& own, const GroupFinding& remote) const;
-  void check_own() const;
+  void check_shelf() const;
+  void check_own_without_receivers() const;
   void note_own_end(const GroupFinding& own);
   void drop_if_mixed(GroupFinding& finding, Direction direction) const;
   void match(std::vector<std::pair<Rank, std::uint64_t>> now, bool registering);

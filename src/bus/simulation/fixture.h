@@ -48,7 +48,7 @@ class Fleet {
 
   CommandId enlist(Rank rank, const TestSide& local, const Shape& shape,
                    Deadline deadline = Deadline::never(), const std::string& batch = "b",
-                   Dtype dtype = Dtype::int64) {
+                   Dtype dtype = Dtype::int64, std::optional<Versioned> versioned = {}) {
     const Shape mine = local.layout ? local.whole().local_shape(shape, rank) : shape;
     auto loan =
         std::make_shared<SimulatedLoan>(std::vector<SimulatedLoan::Tensor>{{dtype, mine, {}, {}}});
@@ -57,6 +57,7 @@ class Fleet {
     command.registration = cluster.random();
     command.items = {{"p", "", dtype, mine, plan::contiguous_strides(mine), std::nullopt}};
     command.role = local.name;
+    command.versioned = versioned;
     loans[{rank, local.name}] = loan;
     registrations[{rank, local.name}] = command.registration;
     return node(rank).submit(command, loan, deadline);
