@@ -86,7 +86,7 @@ def test_ctrl_c_ends_a_read(start_python: Start):
     source.process.signal(signal.SIGSTOP)
     reader = start_python(
         """
-import sys, tensorbus
+import sys, numpy, tensorbus  # numpy now: an import that Ctrl-C ends is an ImportError
 with tensorbus.Endpoint() as endpoint:
     print("reading")
     try:
