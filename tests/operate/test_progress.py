@@ -30,7 +30,10 @@ def test_a_line_of_our_own(terminal: tuple[int, Any], monkeypatch: pytest.Monkey
         bar(0, 0)  # nothing is known yet
         bar(1_000_000_000, 4_000_000_000)
         bar(4_000_000_000, 4_000_000_000)
-    lines = os.read(leader, 10_000).decode().split("\r")
+    written = b""
+    while not written.endswith(b"\n"):
+        written += os.read(leader, 10_000)
+    lines = written.decode().split("\r")
     assert lines[1] == f"pull policy [{'#' * 7}{'.' * 21}]  25 % of 4.00 GB"
     assert lines[2].startswith(f"pull policy [{'#' * 28}] 100 %")
     assert lines[-1] == "\n"

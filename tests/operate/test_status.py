@@ -26,12 +26,17 @@ def test_a_rank_that_does_not_pull_is_named_by_who_waits(start_job: Callable[...
     job = start_job()
     job.wait_for_version(3)
     status = until(
-        lambda: (found := job.status()) and len(found["rows"]) == 5 and found, "all five ranks"
+        lambda: (
+            (found := job.status())
+            and len(found["rows"]) == 5
+            and all(each["version"] >= 1 for each in found["rows"])
+            and found
+        ),
+        "all five ranks",
     )
     assert {(each["side"], each["rank"]) for each in status["rows"]} == {
         ("trainer", 0), ("trainer", 1), ("engine", 2), ("engine", 3), ("engine", 4),
     }  # fmt: skip
-    assert all(each["version"] >= 1 for each in status["rows"])
     assert all(row(status, rank)["from"] == [0, 1] for rank in (2, 3, 4))
     job.pause(4)
     waiting = until(
@@ -44,7 +49,7 @@ def test_a_rank_that_does_not_pull_is_named_by_who_waits(start_job: Callable[...
     )
     assert "for rank 4" in row(waiting, 2)["doing"]
     named = until(
-        lambda: [each["text"] for each in job.status()["problems"] if 4 in each["ranks"]],
+        lambda: [each["text"] for each in job.status()["problems"] if each["ranks"] == [4]],
         "rank 4 to be blamed",
     )
     assert "rank 4 is waited for: ranks 2, 3 have waited" in named[0]

@@ -95,7 +95,10 @@ def test_a_trace_begins_and_ends_on_demand(store_server: StoreServer, tmp_path: 
 
 
 @pytest.mark.proves("O3.2")
-def test_calls_of_a_link_are_ranges_of_torchs_profiler(store_server: StoreServer):
+def test_calls_of_a_link_are_ranges_of_torchs_profiler(
+    store_server: StoreServer, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+):
+    monkeypatch.setenv("TORCHINDUCTOR_CACHE_DIR", str(tmp_path))  # the profiler makes it
     state = {"w": torch.ones(10)}
     with tensorbus.TensorBusClient.embedded(
         store_server.url, rank=0, namespace="profiled"
