@@ -1,5 +1,6 @@
 """tensorbus status: who has which version, and who waits for whom."""
 
+import json
 import logging
 import os
 import pty
@@ -66,22 +67,29 @@ def test_a_rank_that_does_not_pull_is_named_by_who_waits(start_job: Callable[...
 
 
 @pytest.mark.proves("O4.1")
-def test_a_stopped_process_is_waited_for_and_then_gone(start_job: Callable[..., Job]):
+def test_a_stopped_process_is_waited_for_and_then_gone(
+    start_job: Callable[..., Job], start_program: Start
+):
     job = start_job()
     job.wait_for_version(2)
+    # One that looks all the time: its lease lapses after five seconds.
+    watching = start_program(
+        str(PROGRAM), "status", "--watch", "--json", "--every", "0.1", "--store", job.server.url
+    )
+
+    def is_waited_for(status: dict) -> bool:
+        return any(each["awaited"] == [1] for each in status["rows"])
+
+    def is_gone(status: dict) -> bool:
+        return 1 not in {each["rank"] for each in status["rows"]}
+
+    until(lambda: not is_gone(json.loads(watching.line())), "rank 1 to be there")
     job.ranks[1].signal(signal.SIGSTOP)
     try:
-        until(
-            lambda: (
-                row(job.status(), 0)["awaited"] == [1]
-                or any(row(job.status(), rank)["awaited"] == [1] for rank in (2, 3, 4))
-            ),
-            "somebody to wait for rank 1",
-        )
-        until(
-            lambda: 1 not in {each["rank"] for each in job.status()["rows"]},
-            "its lease to lapse",
-        )
+        seen: list[dict] = []
+        while not seen or not is_gone(seen[-1]):
+            seen.append(json.loads(watching.line()))
+        assert any(map(is_waited_for, seen))
     finally:
         job.ranks[1].signal(signal.SIGCONT)
 
