@@ -34,9 +34,11 @@ check: setup ## One file's tests in seconds: T=bus/round/fold, T=tests/bus/test_
 	@tools/check $(T)
 
 test: build ## Everything CI runs: lint, C++ tests under ASan + UBSan, pytest
+	@tools/setup --tests
 	@tools/test
 
 test-long: build ## The long versions too: hundreds of thousands of frames, kills, seeds
+	@tools/setup --tests
 	@tools/test --long
 
 test-tsan: setup ## The C++ tests under ThreadSanitizer

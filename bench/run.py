@@ -45,6 +45,7 @@ PARTS: dict[str, list[list[Path | str]]] = {
     ],
     "link": [program("link_bench"), script("link.py"), program("registration_bench")],
     "fabric": [program("fabric_bench"), program("fabric_ucx_bench"), script("fabric_gloo.py")],
+    "observe": [program("observe_bench")],
     "ray": [script("ray_transport.py")],
     "push_pull": [program("push_pull_bench"), script("push_pull.py")],
 }

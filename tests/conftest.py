@@ -21,6 +21,9 @@ SHARED_MEMORY = Path("/dev/shm")
 
 def pytest_addoption(parser: pytest.Parser) -> None:
     parser.addoption("--long", action="store_true", help="run the tests marked long as well")
+    parser.addoption(
+        "--pictures", action="store_true", help="renew the pictures of the page in docs"
+    )
 
 
 def pytest_configure() -> None:

@@ -27,6 +27,7 @@ MAY_USE: dict[str, set[str]] = {
     "os/process": {"base", "os/io"},
     "os/net": {"base", "os/io"},
     "observe": {"base"} | OS,
+    "observe/show": {"base", "observe"} | OS,
     "tensor": {"base"},
     "plan": {"base", "tensor"},
     "plan/report": {"base", "tensor", "plan"},
@@ -50,7 +51,7 @@ MAY_USE: dict[str, set[str]] = {
     "fabric/shm": BELOW_FABRIC | {"fabric/core", "fabric/read"},
     "fabric/ucx": BELOW_FABRIC | {"fabric/core", "fabric/read"},
     "fabric/route": BELOW_FABRIC | {"fabric/core", "fabric/shm", "fabric/ucx"},
-    "endpoint": BELOW_FABRIC | FABRICS,
+    "endpoint": BELOW_FABRIC | FABRICS | {"observe/show"},
     "bus/channel": BELOW_BUS | {"fabric/core"},
     "bus/files": BELOW_BUS | {"bus/channel"},
     "bus/socket": BELOW_BUS | {"bus/channel", "bus/files"},
@@ -68,21 +69,26 @@ MAY_USE: dict[str, set[str]] = {
     "bus/batch": BELOW_BUS
     | {"fabric/core", "bus/channel", "bus/directory"}
     | {"bus/match", "bus/round", "bus/registration", "bus/shelf"},
+    "bus/report": BELOW_BUS | {"bus/channel", "bus/directory", "bus/registration"},
     "bus/agent": BELOW_BUS
-    | {"fabric/core", "bus/channel", "bus/files"}
+    | {"fabric/core", "bus/channel", "bus/files", "bus/report"}
     | {"bus/directory", "bus/match", "bus/round", "bus/registration", "bus/shelf", "bus/batch"},
     "bus/host": BELOW_BUS
     | FABRICS
-    | {"bus/channel", "bus/files", "bus/socket", "bus/client", "bus/link"}
+    | {"observe/show"}
+    | {"bus/channel", "bus/files", "bus/socket", "bus/client", "bus/link", "bus/report"}
     | {"bus/directory", "bus/round", "bus/agent"},
-    "push_pull/job": BELOW_BUS | FABRICS,
+    "push_pull/job": BELOW_BUS | FABRICS | {"observe/show"},
     "push_pull/request": BELOW_BUS | {"fabric/core", "push_pull/job"},
+    "program/look": BELOW_BUS | {"bus/directory", "bus/match", "bus/report", "bus", "plan/report"},
     "program": BELOW_BUS
     | FABRICS
-    | {"bus/files", "bus/directory", "bus/host", "push_pull/job", "bus", "push_pull"}
-    | {"plan/report"},
+    | {"observe/show", "program/look"}
+    | {"bus/files", "bus/directory", "bus/report", "bus/host", "bus"}
+    | {"push_pull/job", "push_pull", "plan/report"},
     "python": BELOW_BUS
     | FABRICS
+    | {"observe/show"}
     | {"plan/report", "endpoint", "store/torch", "bus", "push_pull", "push_pull/request"}
     | {"bus/channel", "bus/client", "bus/files", "bus/host", "bus/link", "bus/socket"},
 }

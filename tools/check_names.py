@@ -37,6 +37,7 @@ SHARED = {
     "Run": "plan's is public; program: what a subcommand does",
     "Sessions": "of an agent's clients, and of a store's",
     "Source": "bus: who sends; fabric: one that a read takes from",
+    "Span": "plan's is public; observe: a stretch of time, as tracing calls it",
     "Stream": "plan's is public; device: as DLPack and CUDA call it",
     "Swap": "of a key, and of a word",
     "TensorList": "bus: what records refer to; bindings: what Python gave",

@@ -10,15 +10,15 @@ import tempfile
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
-from check_clang import FLAGS, LEFT_OUT, ROOT, rooms
+from check_clang import FLAGS, LEFT_OUT, ROOT, generated, rooms
 
 
 def complaints(path: Path) -> str:
     """What clang-tidy says of a file and of what it includes of ours; nothing if all is well."""
     command = ["clang-tidy", "--quiet", f"--config-file={ROOT / '.clang-tidy'}", str(path)]
-    run = subprocess.run(
-        [*command, "--", "-x", "c++", *FLAGS], capture_output=True, text=True, check=False
-    )
+    with generated() as option:
+        command += ["--", "-x", "c++", *FLAGS, option]
+        run = subprocess.run(command, capture_output=True, text=True, check=False)
     return run.stdout + run.stderr if run.returncode else ""
 
 

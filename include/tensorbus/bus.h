@@ -43,6 +43,9 @@ struct BusOptions {
   // TENSORBUS_COPY_THREADS says, else the cores that this process may use, divided by the agents of
   // this host.
   std::optional<std::int64_t> copy_threads{};
+  // HOST:PORT of a page with the metrics of this process, port 0 for a free one. Nothing: as
+  // TENSORBUS_METRICS says.
+  std::optional<std::string> metrics{};
 };
 
 // Where the calling rank stands in a pair: on the side `local`, with `world_size` ranks.

@@ -37,6 +37,9 @@ struct EndpointOptions {
   std::uint16_t first_port = 0;  // that it may listen on there; both 0: as TENSORBUS_PORTS says
   std::uint16_t last_port = 0;
   std::shared_ptr<fabric::Pool> pool;  // memory that peers of this host map; null: its own
+  // HOST:PORT of a page with the metrics of this process, port 0 for a free one. Nothing: as
+  // TENSORBUS_METRICS says.
+  std::optional<std::string> metrics{};
 };
 
 // Frozen tensors of another process: by position, null if empty. What is written there stays in

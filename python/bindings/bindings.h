@@ -25,6 +25,7 @@ void bind_store_server(nb::module_& module);
 void bind_layout(nb::module_& module);
 void bind_link(nb::module_& module);
 void bind_log(nb::module_& module);
+void bind_observe(nb::module_& module);
 void bind_plan(nb::module_& module);
 void bind_pooled(nb::module_& module);
 void bind_push_pull(nb::module_& module);

@@ -71,11 +71,12 @@ void init_pair(BusClient& client, std::string pair, std::string local, std::stri
 }
 
 void embed(BusClient* place, nb::object store, std::optional<Rank> rank, std::string space,
-           std::string bind, Ports ports, Timeout timeout, BusClient::CopyThreads copy_threads) {
+           std::string bind, Ports ports, Timeout timeout, BusClient::CopyThreads copy_threads,
+           std::optional<std::string> metrics) {
   std::shared_ptr<Store> kept = keep_as<Store>(std::move(store));
   const WithoutGil without_gil;
   new (place) BusClient(std::move(kept), rank, std::move(space), std::move(bind), ports, timeout,
-                        copy_threads);
+                        copy_threads, std::move(metrics));
 }
 
 nb::object look(BusClient& client, Timeout timeout) {
@@ -151,10 +152,10 @@ void bind_client(nb::module_& module) {
            nb::arg("timeout").none(), nb::arg("copy_threads").none() = nb::none(), Release())
       .def("__init__", &embed, nb::arg("store"), nb::arg("rank").none(), nb::arg("namespace"),
            nb::arg("bind"), nb::arg("ports"), nb::arg("timeout").none(),
-           nb::arg("copy_threads").none() = nb::none(),
+           nb::arg("copy_threads").none() = nb::none(), nb::arg("metrics").none() = nb::none(),
            nb::sig("def __init__(self, store: Store, rank: int | None, namespace: str, bind: str, "
                    "ports: tuple[int, int], timeout: float | None, "
-                   "copy_threads: int | None = None) -> None"))
+                   "copy_threads: int | None = None, metrics: str | None = None) -> None"))
       .def_prop_ro("rank", &BusClient::rank)
       .def_prop_ro(
           "copy_threads", [](BusClient& self) { return self->crew().size(); },

@@ -117,7 +117,8 @@ class BusClient {
   }
 
   BusClient(std::shared_ptr<Store> store, std::optional<Rank> rank, std::string space,
-            std::string bind, Ports ports, Timeout timeout, CopyThreads copy_threads)
+            std::string bind, Ports ports, Timeout timeout, CopyThreads copy_threads,
+            std::optional<std::string> metrics)
       : rank_(0) {
     bus::EmbeddedOptions options;
     options.rank = rank;
@@ -126,6 +127,7 @@ class BusClient {
     options.bind = std::move(bind);
     options.ports = {ports.first, ports.second};
     options.copy_threads = copy_threads;
+    options.metrics = std::move(metrics);
     embedded_ = Owned(
         std::make_unique<bus::Embedded>(std::move(store), std::move(options), deadline(timeout)));
     client_ = Owned(

@@ -216,7 +216,7 @@ void bind_endpoint(nb::module_& module) {
           "__init__",
           [](PythonEndpoint* place, std::string name, const std::optional<nb::bytes>& secret,
              bool secret_in_descriptors, std::string bind, std::uint16_t first_port,
-             std::uint16_t last_port) {
+             std::uint16_t last_port, std::optional<std::string> metrics) {
             EndpointOptions options;
             options.name = std::move(name);
             if (secret) options.secret = from_bytes(*secret);
@@ -224,14 +224,17 @@ void bind_endpoint(nb::module_& module) {
             options.bind = std::move(bind);
             options.first_port = first_port;
             options.last_port = last_port;
+            options.metrics = std::move(metrics);
             const WithoutGil without_gil;
             options.pool = process_pool();
             new (place) PythonEndpoint(std::move(options));
           },
           nb::arg("name"), nb::arg("secret").none(), nb::arg("secret_in_descriptors"),
           nb::arg("bind"), nb::arg("first_port"), nb::arg("last_port"),
+          nb::arg("metrics").none() = nb::none(),
           nb::sig("def __init__(self, name: str, secret: bytes | None, secret_in_descriptors: "
-                  "bool, bind: str, first_port: int, last_port: int) -> None"))
+                  "bool, bind: str, first_port: int, last_port: int, "
+                  "metrics: str | None = None) -> None"))
       .def("expose", &PythonEndpoint::expose, nb::arg("tensors"), nb::arg("frozen"),
            nb::sig("def expose(self, tensors: Sequence[object], frozen: bool) -> bytes"))
       .def("release", &PythonEndpoint::release, nb::arg("descriptor"))

@@ -8,6 +8,7 @@ NB_MODULE(_core, module) {
   nanobind::set_leak_warnings(false);
   tensorbus::python::bind_errors();
   tensorbus::python::bind_log(module);
+  tensorbus::python::bind_observe(module);
   tensorbus::python::bind_store(module);
   tensorbus::python::bind_store_server(module);
   tensorbus::python::bind_layout(module);

@@ -29,6 +29,7 @@ from tensorbus.errors import (
 from tensorbus.handles import PullHandle, SendHandle
 from tensorbus.layout import Layout, plan
 from tensorbus.link import LastSend, Link
+from tensorbus.observe import stats, trace
 from tensorbus.parts import Part, Sharded, fused
 from tensorbus.pool import empty, share_
 from tensorbus.redistribution import redistribute
@@ -77,4 +78,6 @@ __all__ = [
     "set_log_level",
     "setup_ptrace",
     "share_",
+    "stats",
+    "trace",
 ]

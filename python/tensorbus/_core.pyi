@@ -13,6 +13,19 @@ def set_log_level(level: str) -> None:
     Which records reach logging.getLogger("tensorbus"): trace, debug, info, warn or error.
     """
 
+def stats() -> dict[str, list[tuple[dict[str, str], object]]]:
+    """By name, each series with its labels."""
+
+class TraceFile:
+    """See tensorbus.trace."""
+
+    @property
+    def path(self) -> str: ...
+
+    def flush(self) -> None: ...
+
+def open_trace(folder: str) -> TraceFile: ...
+
 class Cancellation:
     """Ends a blocked call from another thread."""
 
@@ -435,7 +448,7 @@ class Read:
     def path(self) -> str: ...
 
 class Endpoint:
-    def __init__(self, name: str, secret: bytes | None, secret_in_descriptors: bool, bind: str, first_port: int, last_port: int) -> None: ...
+    def __init__(self, name: str, secret: bytes | None, secret_in_descriptors: bool, bind: str, first_port: int, last_port: int, metrics: str | None = None) -> None: ...
 
     def expose(self, tensors: Sequence[object], frozen: bool) -> bytes: ...
 
@@ -491,7 +504,7 @@ class BusClient:
     def __init__(self, queue_path: str, state_path: str, namespace: str, rank: int, timeout: float | None, copy_threads: int | None = None) -> None: ...
 
     @overload
-    def __init__(self, store: Store, rank: int | None, namespace: str, bind: str, ports: tuple[int, int], timeout: float | None, copy_threads: int | None = None) -> None: ...
+    def __init__(self, store: Store, rank: int | None, namespace: str, bind: str, ports: tuple[int, int], timeout: float | None, copy_threads: int | None = None, metrics: str | None = None) -> None: ...
 
     @property
     def rank(self) -> int: ...

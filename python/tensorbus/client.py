@@ -70,7 +70,7 @@ class TensorBusClient:
         core = _core.BusClient(
             queue, state, space, agent_rank, connection_timeout, own_copy_threads(copy_threads)
         )
-        self._set_up(core, agent_rank, state)
+        self._set_up(core, agent_rank, space, state)
 
     @classmethod
     def embedded(
@@ -83,6 +83,7 @@ class TensorBusClient:
         bind: str | None = None,
         ports: tuple[int, int] = (0, 0),
         copy_threads: int | None = None,
+        metrics: str | None = None,
     ) -> TensorBusClient:
         """A client with an agent of its own, on a thread of this process and without files.
 
@@ -96,7 +97,8 @@ class TensorBusClient:
         the last that it may listen on there (default: ``TENSORBUS_PORTS``, or any).
         ``copy_threads`` are the threads that copy for this rank, the caller's included, 1 to 8
         (default: ``TENSORBUS_COPY_THREADS``, else the cores that this process may use, divided by
-        the agents of this host).
+        the agents of this host). ``metrics`` (default: ``TENSORBUS_METRICS``) is the ``HOST:PORT``
+        of a page with this process's metrics, for Prometheus; port 0 picks a free one.
         """
         rank = own_rank(rank)
         threads = own_copy_threads(copy_threads)
@@ -111,19 +113,27 @@ class TensorBusClient:
         client = cls.__new__(cls)
         try:
             core = _core.BusClient(
-                store._core, rank, space, bind_address(bind), ports, connection_timeout, threads
+                store._core,
+                rank,
+                space,
+                bind_address(bind),
+                ports,
+                connection_timeout,
+                threads,
+                metrics,
             )
         except BaseException:
             if own_store is not None:
                 own_store.close()
             raise
-        client._set_up(core, core.rank, None, own_store)
+        client._set_up(core, core.rank, space, None, own_store)
         return client
 
     def _set_up(
         self,
         core: _core.BusClient,
         rank: int,
+        namespace: str,
         state: str | None,
         own_store: CoreStore | None = None,
     ) -> None:
@@ -134,6 +144,7 @@ class TensorBusClient:
         self._held: dict[int, tuple[str, list[Any]]] = {}  # by registration: batch, tensors
         self._state: tuple[Any, Any] | None = None
         self.agent_rank = rank
+        self.namespace = namespace
         self.agent_state_lmdb_path = state
         self.command_queue = CommandQueue(core)
         _open.add(self)

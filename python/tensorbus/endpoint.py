@@ -85,6 +85,9 @@ class Endpoint:
     one if none is given. With ``store`` (one from ``tensorbus.kvstore`` or its URL) descriptors
     carry none; readers know the secret from the same namespace of the same store.
 
+    ``metrics`` (default: ``TENSORBUS_METRICS``) is the ``HOST:PORT`` of a page with this process's
+    metrics, for Prometheus; port 0 picks a free one.
+
     All methods may be called from any thread. In a forked child they raise: make a new one there.
     A context manager.
     """
@@ -98,6 +101,7 @@ class Endpoint:
         bind: str | None = None,
         ports: tuple[int, int] = (0, 0),
         timeout: float | None = 30.0,
+        metrics: str | None = None,
     ) -> None:
         if store is not None and secret is not None:
             raise ValueError("give a store or a secret, not both")
@@ -106,7 +110,7 @@ class Endpoint:
             key = _secret_from(store, timeout)
         if bind is None:
             bind = _core.variable("TENSORBUS_BIND") or ""
-        self._endpoint = _core.Endpoint(name, key, store is None, bind, *ports)
+        self._endpoint = _core.Endpoint(name, key, store is None, bind, *ports, metrics)
         _open.add(self)
 
     def expose(self, tensors: Sequence[Any], *, frozen: bool = False) -> bytes:

@@ -8,8 +8,10 @@ from collections.abc import AsyncIterator, Callable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from tensorbus import _core, pool
+from tensorbus.bar import Bar
 from tensorbus.errors import EndOfStreamError
 from tensorbus.handles import PullHandle, SendHandle
+from tensorbus.observe import Stats, profiled, stats_of
 from tensorbus.stage import Places
 from tensorbus.state_dict import Entries, entries_of
 
@@ -60,6 +62,12 @@ class Link:
         self.remote_name = remote_name
         self.expected_world_size = expected_world_size
 
+    def stats(self) -> Stats:
+        """The numbers of this link's rank, as ``tensorbus.stats()`` has them; nothing if its agent
+        is a process of its own, which counts there."""
+        return stats_of(self._client.namespace, self._client.agent_rank)
+
+    @profiled
     def send_state_dict(
         self,
         name: str,
@@ -141,6 +149,7 @@ class Link:
             raise ValueError(f'"{name}" was not sent over this link')
         return LastSend(*sent)
 
+    @profiled
     def recv_state_dict(
         self,
         name: str,
@@ -170,6 +179,7 @@ class Link:
             entries.fill_padding()
             return got
 
+    @profiled
     def publish(
         self,
         name: str,
@@ -207,6 +217,7 @@ class Link:
                 on_full == "withdraw", left(),
             )  # fmt: skip
 
+    @profiled
     def pull(
         self,
         name: str,
@@ -215,7 +226,7 @@ class Link:
         version: int | None = None,
         newer_than: int | None = None,
         together: bool = True,
-        progress: Callable[[int, int], None] | None = None,
+        progress: Callable[[int, int], None] | bool | None = None,
         timeout: float | None = 30.0,
         subset: bool = False,
         skip_others: bool = False,
@@ -228,18 +239,24 @@ class Link:
         anew. With ``version`` that one: ``VersionGoneError`` if it was recycled or skipped. What
         does not come any more because the publishers have closed is an ``EndOfStreamError``.
         After an error the contents of the tensors are undefined until the next call.
-        ``progress(bytes_done, bytes_total)`` is called now and then. ``together``: all
+        ``progress(bytes_done, bytes_total)`` is called now and then; ``True`` shows a bar on the
+        standard error, if that is a terminal. ``together``: all
         ranks of this side call it, and all return the same version, the newest that every one of
         them can have and has asked for; a rank that does not is named by the others'
         ``TimeoutError``. With ``together=False`` this rank pulls for itself. ``subset`` and
         ``skip_others`` are those of ``recv_state_dict``.
         """
-        if progress is not None:
+        if progress:
             handle = self.pull_async(
                 name, state_dict, version=version, newer_than=newer_than, together=together,
                 timeout=timeout, subset=subset, skip_others=skip_others,
             )  # fmt: skip
-            return _watched(handle, progress)
+            if callable(progress):
+                return _watched(handle, progress)
+            with Bar(f"pull {name}") as bar:
+                got = _watched(handle, bar)
+                bar.fill()
+                return got
         left = _Countdown(timeout)
         with self._turn(name, left, send=False, shelf=True) as call:
             state = _State(state_dict, skip_others)

@@ -154,6 +154,7 @@ void Core::begin_reading(fabric::OpId id, Running& read) {
     return send(read.owner->peer, {AliasMessage::Kind::hold, read.number()});
   }
   read.stage = Running::Stage::reading;
+  read.began_at = now();
   read.state->set_path(read.region->path());
   fabric::Read request;
   request.stream = read.stream;
@@ -222,8 +223,9 @@ void Core::finish(fabric::OpId id, Status status) {
   if (found == reads_.end()) return;
   const Running read = std::move(found->second);
   reads_.erase(found);
+  const std::string taken = read.state->taken_path();
+  record(read, status.code, taken);
   if (status.ok()) {
-    const std::string taken = read.state->taken_path();
     for (Counters::Path& path : counters_.paths) {
       if (path.name != taken) continue;
       path.reads.add();
@@ -235,6 +237,23 @@ void Core::finish(fabric::OpId id, Status status) {
     log::debug("{}", status.message);
   }
   read.state->finish(std::move(status));
+}
+
+void Core::record(const Running& read, Code code, const std::string& path) {
+  observe::Span span;
+  span.work = observe::Work::read;
+  span.code = code;
+  span.begin = read.asked_at.time_since_epoch().count();
+  span.end = now().time_since_epoch().count();
+  span.bytes = static_cast<std::int64_t>(read.bytes);
+  const TimePoint began_at =
+      read.began_at == TimePoint{} ? TimePoint(Duration(span.end)) : read.began_at;
+  span.in(observe::Phase::wait) = (began_at - read.asked_at).count();
+  span.in(observe::Phase::read) = span.end - began_at.time_since_epoch().count();
+  span.pid = static_cast<std::int32_t>(read.descriptor.owner.pid);
+  span.name = observe::ShortText<56>(read.descriptor.owner.name);
+  if (code == Code::ok) counters_.recorder.add_bytes(path, span.bytes);
+  counters_.recorder.finish(span);
 }
 
 bool Core::poll() {

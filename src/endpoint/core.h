@@ -13,11 +13,14 @@
 #include "fabric/core/descriptor.h"
 #include "fabric/route/station.h"
 #include "observe/counter.h"
+#include "observe/recorder.h"
 
 namespace tensorbus::endpoint {
 
 // Counted by the loop, read by any thread.
 struct Counters {
+  explicit Counters(observe::Labels labels) : recorder(std::move(labels)) {}
+
   struct Path {
     const char* name;
     observe::Counter reads;
@@ -31,6 +34,7 @@ struct Counters {
   observe::Counter failed_reads;
   observe::Counter exposures;
   observe::Counter connections;
+  observe::Recorder recorder;  // the same for pages and timelines
 };
 
 // A read that somebody asked for. The caller's thread makes the read, then the loop owns it.
@@ -46,6 +50,7 @@ struct PendingRead {
   // For frozen tensors that cannot be aliased: makes targets to copy them to.
   std::function<void(PendingRead&)> copy_instead;
   Deadline deadline = Deadline::never();
+  TimePoint asked_at{};
   std::shared_ptr<ReadOperation::State> state;
 };
 
@@ -88,6 +93,7 @@ class Core {
     enum class Stage { connecting, attaching, holding, reading } stage = Stage::connecting;
     OwnerPtr owner;
     std::shared_ptr<const fabric::RemoteRegion> region;
+    TimePoint began_at{};  // to read
 
     // The number as the descriptor has it: a station numbers its regions for all transports.
     std::uint64_t number() const { return descriptor.ways.front().region; }
@@ -103,6 +109,7 @@ class Core {
   static void give_up_aliasing(Running& read);
   void on_held(fabric::OpId id, Running& read);
   void finish(fabric::OpId id, Status status);
+  void record(const Running& read, Code code, const std::string& path);
   void on(const fabric::Message& message);
   void on(const fabric::Completion& completion);
   void on(const fabric::PeerUp& up);

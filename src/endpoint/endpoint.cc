@@ -6,10 +6,13 @@
 #include <future>
 #include <utility>
 
+#include "base/clock.h"
 #include "base/secret.h"
 #include "endpoint/loop.h"
 #include "fabric/core/pool.h"
 #include "fabric/route/station.h"
+#include "observe/show/metrics_page.h"
+#include "observe/show/trace_file.h"
 #include "os/process/fork.h"
 #include "tensor/view.h"
 
@@ -20,6 +23,13 @@ using fabric::Descriptor;
 
 std::string text(Dtype dtype, std::span<const std::int64_t> shape) {
   return std::string(to_string(dtype)) + " " + to_string(Shape(shape.begin(), shape.end()));
+}
+
+// Two endpoints of a process may have one name, and none; their numbers are apart.
+std::string label_of(const EndpointOptions& options) {
+  static std::atomic<std::uint64_t> made{0};
+  const std::string number = std::to_string(++made);
+  return options.name.empty() ? number : options.name + " " + number;
 }
 
 void check_targets(const Descriptor& descriptor, std::span<const TensorView> into) {
@@ -88,7 +98,10 @@ class Endpoint::Impl {
   explicit Impl(EndpointOptions options)
       : secret_(options.secret ? *options.secret : to_hex(view(random_id()))),
         secret_in_descriptors_(options.secret_in_descriptors),
-        pool_(options.pool != nullptr ? options.pool : std::make_shared<fabric::Pool>()) {
+        pool_(options.pool != nullptr ? options.pool : std::make_shared<fabric::Pool>()),
+        shown_(std::make_unique<Shown>(observe::open_metrics(options.metrics),
+                                       observe::open_trace(std::nullopt))),
+        counters_({{"endpoint", label_of(options)}}) {
     if (secret_.empty()) throw Error(Code::invalid_argument, "an empty secret protects nothing");
     auto station =
         std::make_unique<fabric::Station>(fabric::StationOptions{options.name, secret_, pool_});
@@ -169,9 +182,18 @@ class Endpoint::Impl {
   // Of a forked child, which has no such thread, and perhaps a lock that is held for ever.
   void abandon() noexcept LOCKS_UNCHECKED {
     [[maybe_unused]] const endpoint::Loop* const lost = loop_.release();
+    [[maybe_unused]] const Shown* const parents = shown_.release();
   }
 
  private:
+  // What shows this process, if somebody asked for that; it has threads, too.
+  struct Shown {
+    Shown(std::shared_ptr<observe::HttpServer> metrics, std::shared_ptr<observe::TraceFile> spans)
+        : page(std::move(metrics)), trace(std::move(spans)) {}
+    std::shared_ptr<observe::HttpServer> page;
+    std::shared_ptr<observe::TraceFile> trace;
+  };
+
   [[noreturn]] static void throw_closed() {
     throw Error(Code::cancelled, "the endpoint is closed");
   }
@@ -182,6 +204,7 @@ class Endpoint::Impl {
     read.descriptor = fabric::decode_descriptor(bytes);
     read.secret = read.descriptor.secret.empty() ? secret_ : read.descriptor.secret;
     read.deadline = deadline;
+    read.asked_at = now();
     for (const TensorForm& form : read.descriptor.forms) {
       read.bytes += static_cast<std::uint64_t>(element_count(form.shape)) * item_bytes(form.dtype);
     }
@@ -223,6 +246,7 @@ class Endpoint::Impl {
   const std::string secret_;
   const bool secret_in_descriptors_;
   const std::shared_ptr<fabric::Pool> pool_;
+  std::unique_ptr<Shown> shown_;
   endpoint::Counters counters_;
   std::atomic<std::uint64_t> next_id_{1};
   Mutex closing_;

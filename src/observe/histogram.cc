@@ -23,6 +23,22 @@ void Histogram::record(Duration duration) noexcept {
   const auto nanoseconds = duration.count() < 0 ? 0 : static_cast<std::uint64_t>(duration.count());
   buckets_[bucket_of(nanoseconds)].add();
   count_.add();
+  sum_.add(nanoseconds);
+}
+
+Distribution Histogram::distribution(std::span<const double> bounds) const {
+  Distribution distribution;
+  std::size_t bucket = 0;
+  for (const double bound : bounds) {
+    const auto most = static_cast<std::uint64_t>(std::llround(bound * 1e9));
+    for (; bucket < buckets_.size() && upper_bound(bucket) <= most; ++bucket) {
+      distribution.count += buckets_[bucket].value();
+    }
+    distribution.buckets.emplace_back(bound, distribution.count);
+  }
+  for (; bucket < buckets_.size(); ++bucket) distribution.count += buckets_[bucket].value();
+  distribution.sum = static_cast<double>(sum_.value()) / 1e9;
+  return distribution;
 }
 
 Duration Histogram::quantile(double share) const noexcept {

@@ -22,6 +22,18 @@ TEST(Histogram, QuantilesAreOffByAtMostAnEighth) {
   }
 }
 
+TEST(Histogram, ADistributionCountsUpToEachBound) {
+  Histogram histogram;
+  for (const int milliseconds : {1, 2, 30, 400, 5000}) {
+    histogram.record(std::chrono::milliseconds(milliseconds));
+  }
+  const Distribution distribution = histogram.distribution(std::array{0.01, 0.1, 1.0});
+  using Buckets = decltype(distribution.buckets);
+  EXPECT_EQ(distribution.buckets, (Buckets{{0.01, 2}, {0.1, 3}, {1.0, 4}}));
+  EXPECT_EQ(distribution.count, 5U);
+  EXPECT_DOUBLE_EQ(distribution.sum, 5.433);
+}
+
 TEST(Histogram, TakesExtremes) {
   Histogram histogram;
   histogram.record(Duration(-5));

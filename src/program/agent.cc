@@ -36,6 +36,7 @@ struct AgentOptions {
   std::string bind;
   std::string ports;
   std::optional<std::int64_t> copy_threads;
+  std::string metrics;
   Reached reached;
   std::string dump;
   int spawn = 1;
@@ -64,6 +65,9 @@ void check(const AgentOptions& options) {
   }
   if (options.retain && !(*options.retain >= 0 && *options.retain <= longest_retain)) {
     refuse("--retain is a number of seconds, from 0 to 1e9; without it nothing is forgotten");
+  }
+  if (options.spawn > 1 && !options.metrics.empty() && !options.metrics.ends_with(":0")) {
+    refuse("--metrics with --spawn needs port 0: every agent has a page of its own");
   }
   for (const std::string& path : {options.queue, options.state}) {
     if (options.spawn > 1 && !path.empty() && path.find(rank_mark) == std::string::npos) {
@@ -102,6 +106,7 @@ int serve(const AgentOptions& options) {
         std::chrono::duration_cast<Duration>(std::chrono::duration<double>(*options.retain));
   }
   daemon.copy_threads = options.copy_threads;
+  if (!options.metrics.empty()) daemon.metrics = options.metrics;
   daemon.reached = options.reached;
   bus::Daemon agent(store, daemon, deadline);
 
@@ -225,6 +230,7 @@ void add_agent(CLI::App& app, Run& run, const Reached& reached) {
   command->add_option("--copy-threads", options->copy_threads,
                       "Threads that copy for a rank, 1 to 8 (default: $TENSORBUS_COPY_THREADS; "
                       "without: the cores, divided by the agents of this host)");
+  command->add_option("--metrics", options->metrics, metrics_help);
   command->add_option("--dump", options->dump,
                       "Print the command queue or state FILE of an agent, which may be running, as "
                       "names and values, and do nothing else");

@@ -8,6 +8,7 @@
 #include <optional>
 #include <string>
 
+#include "program/look/job.h"
 #include "program/run.h"
 
 namespace tensorbus::program {
@@ -31,6 +32,17 @@ void add_plan(CLI::App& app, Run& run);
 void add_doctor(CLI::App& app, Run& run);
 void add_agent(CLI::App& app, Run& run, const Reached& reached);
 void add_launch(CLI::App& app, Run& run);
+void add_status(CLI::App& app, Run& run);
+void add_dashboard(CLI::App& app, Run& run);
+void add_trace(CLI::App& app, Run& run);
+
+// Of commands that look at a job.
+void add_job_options(CLI::App& command, JobPlace& place);
+
+// Of the options --metrics.
+inline constexpr const char* metrics_help =
+    "HOST:PORT of a page with metrics for Prometheus, at /metrics; port 0 picks a free one, and "
+    "the log says which (default: $TENSORBUS_METRICS; without: no page)";
 
 // Each client or peer is a descriptor, and the usual soft limit is 1024.
 void raise_descriptor_limit();

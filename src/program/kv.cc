@@ -9,6 +9,7 @@
 
 #include "base/config.h"
 #include "bus/directory/records.h"
+#include "bus/report/status_record.h"
 #include "program/commands.h"
 #include "tensorbus/store.h"
 
@@ -70,10 +71,12 @@ struct Arguments {
 
 // Of what agents keep in the store: lines for people. Nothing for other values.
 std::optional<std::string> lines_of(const Arguments& arguments, const std::string& value) {
-  if (arguments.options.component != bus::component_of_records) return std::nullopt;
-  const auto key = bus::parse_key(arguments.key);
-  if (!key) return std::nullopt;
+  const bool shown = arguments.options.component == bus::component_of_status;
+  if (!shown && arguments.options.component != bus::component_of_records) return std::nullopt;
+  const auto key = shown ? std::nullopt : bus::parse_key(arguments.key);
+  if (!shown && !key) return std::nullopt;
   try {
+    if (shown) return bus::print_status(value);
     return bus::print_record(*key, value);
   } catch (const Error&) {
     if (arguments.readable) throw;

@@ -18,6 +18,7 @@
 #include <iostream>
 #include <memory>
 
+#include "observe/show/http.h"
 #include "os/io/fd.h"
 #include "os/io/poll.h"
 #include "os/process/process.h"
@@ -31,6 +32,7 @@ namespace {
 struct LaunchOptions {
   push_pull::Job job;
   std::string python;
+  std::string metrics;
 };
 
 // Between being asked to end and being killed.
@@ -168,6 +170,7 @@ void run_script(const LaunchOptions& options, push_pull::Role role, int rank,
   set("DMLC_PS_ROOT_URI", options.job.host);
   set("DMLC_PS_ROOT_PORT", options.job.port);
   set("PYTHONUNBUFFERED", 1);
+  if (!options.metrics.empty()) set("TENSORBUS_METRICS", options.metrics);
   std::vector<std::string> words{options.python, "-m", "tensorbus.fserver"};
   words.insert(words.end(), script.begin(), script.end());
   std::vector<char*> arguments;
@@ -246,6 +249,20 @@ void check_script(const std::vector<std::string>& script) {
                   : "there is no script " + script.front());
 }
 
+// Every node has a page of its own: at one port after the other, or at free ones.
+std::string page_of_node(const std::string& address, std::size_t node) {
+  if (address.empty()) return "";
+  const observe::PageAddress first = observe::parse_page_address(address);
+  if (first.port == 0) return address;
+  const std::size_t port = first.port + node;
+  if (port > 65535) {
+    throw Error(Code::invalid_argument,
+                fmt::format("--metrics {} leaves no port for node {}; begin lower, or with port 0",
+                            address, node));
+  }
+  return fmt::format("{}:{}", address.substr(0, address.rfind(':')), port);
+}
+
 int launch(LaunchOptions options, const std::vector<std::string>& script) {
   check_script(script);
   push_pull::check(options.job);
@@ -265,8 +282,10 @@ int launch(LaunchOptions options, const std::vector<std::string>& script) {
   for (const push_pull::Role role : {push_pull::Role::server, push_pull::Role::worker}) {
     const int groups = role == push_pull::Role::server ? options.job.servers : options.job.workers;
     for (int rank = 0; rank < groups * options.job.group_size; ++rank) {
+      LaunchOptions own = options;
+      own.metrics = page_of_node(options.metrics, nodes.size());
       nodes.push_back(std::make_unique<Node>(fmt::format("{} {}", push_pull::to_string(role), rank),
-                                             [&] { run_script(options, role, rank, script); }));
+                                             [&] { run_script(own, role, rank, script); }));
     }
   }
   const int result = watch(nodes, signals);
@@ -294,6 +313,9 @@ void add_launch(CLI::App& app, Run& run) {
       ->capture_default_str();
   command->add_option("--python", options->python,
                       "The interpreter (default: the one beside this)");
+  command->add_option("--metrics", options->metrics,
+                      "HOST:PORT of the first node's page of metrics for Prometheus; the others "
+                      "have the ports after it. Port 0: free ones, which their logs name");
   command->prefix_command();
   command->formatter(std::make_shared<Formatter>());
   command->footer(

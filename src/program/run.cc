@@ -44,6 +44,9 @@ int run_program(int argc, char** argv, const Reached& reached) {
   add_doctor(app, run);
   add_agent(app, run, reached);
   add_launch(app, run);
+  add_status(app, run);
+  add_dashboard(app, run);
+  add_trace(app, run);
   try {
     app.parse(argc, argv);
   } catch (const CLI::ParseError& error) {

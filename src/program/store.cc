@@ -11,6 +11,8 @@
 #include "base/config.h"
 #include "base/log.h"
 #include "base/mutex.h"
+#include "observe/registry.h"
+#include "observe/show/metrics_page.h"
 #include "program/commands.h"
 #include "tensorbus/store.h"
 
@@ -20,6 +22,7 @@ namespace {
 struct StoreOptions {
   StoreServerOptions server;
   std::string token_file;
+  std::string metrics;
 };
 
 bool is_loopback(std::string_view host) {
@@ -34,6 +37,37 @@ void warn_of_strangers(const StoreServerOptions& options, const std::string& url
       url, options.token ? "torch clients" : "its clients",
       is_loopback(options.host) ? "every user of this host" : "everybody who can reach it");
 }
+
+void collect(observe::Families& families, const StoreServerStats& stats) {
+  const auto add = [&](observe::MetricKind kind, const char* name, const char* help, auto value) {
+    families.add(kind, name, help, {}, static_cast<double>(value));
+  };
+  using enum observe::MetricKind;
+  add(gauge, "tensorbus_store_connections", "Clients that are connected.", stats.connections);
+  add(counter, "tensorbus_store_accepted", "Clients that have connected.", stats.accepted);
+  add(counter, "tensorbus_store_requests", "Requests answered.", stats.requests);
+  add(counter, "tensorbus_store_refused", "Requests that were malformed or too large.",
+      stats.refused);
+  add(gauge, "tensorbus_store_keys", "Keys there are.", stats.keys);
+  add(gauge, "tensorbus_store_waits", "Clients that wait for keys.", stats.waits);
+  add(gauge, "tensorbus_store_request_p50_seconds", "Half of all requests take at most this.",
+      stats.request_p50_us / 1e6);
+  add(gauge, "tensorbus_store_request_p99_seconds", "99 % of all requests take at most this.",
+      stats.request_p99_us / 1e6);
+}
+
+// What the server counts, on the page of this process, if there is one.
+class StoreNumbers {
+ public:
+  StoreNumbers(const StoreServer& server, const std::string& address)
+      : numbers_(observe::registry().add(
+            [&server](observe::Families& families) { collect(families, server.stats()); })),
+        page_(observe::open_metrics(address.empty() ? std::nullopt : std::optional(address))) {}
+
+ private:
+  std::shared_ptr<void> numbers_;
+  std::shared_ptr<observe::HttpServer> page_;
+};
 
 int serve(StoreOptions options) {
   raise_descriptor_limit();
@@ -54,6 +88,7 @@ int serve(StoreOptions options) {
     ::kill(::getpid(), SIGTERM);
   };
   StoreServer server(options.server);
+  const StoreNumbers numbers(server, options.metrics);
   warn_of_strangers(options.server, server.url());
   std::cout << "ready " << server.url() << std::endl;
 
@@ -93,6 +128,7 @@ void add_store(CLI::App& app, Run& run) {
                       "may be able to read it (default: $TENSORBUS_TOKEN)");
   command->add_flag("--allow-torch", options->server.allow_torch,
                     "Admit torch clients although a token is set (they cannot prove it)");
+  command->add_option("--metrics", options->metrics, metrics_help);
   command->footer(
       "Prints \"ready URL\" when it serves; SIGTERM or Ctrl-C stops it cleanly.\n\n"
       "Examples:\n"

@@ -92,7 +92,7 @@ def test_wrong_usage_is_exit_code_2(arguments):
     ("arguments", "message"),
     [
         (["stroe"], '"stroe" is no command; did you mean "store"?'),
-        (["foo"], '"foo" is no command; there are agent, doctor, kv, launch, plan, store'),
+        (["foo"], '"foo" is no command; there are agent, dashboard, doctor, kv, launch, plan, st'),
         (["kv", "gte", "x"], '"gte" is no command; did you mean "get"?'),
         (["kv", "foo"], '"foo" is no command; there are barrier, delete, get, list, set, wait'),
         (["agent", "--rnk", "0"], '"--rnk" is no option; did you mean "--rank"?'),

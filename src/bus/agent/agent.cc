@@ -60,6 +60,10 @@ Agent::Agent(AgentParts parts, AgentOptions options)
       list_keeper_(context_),
       incarnation_(parts_.random()) {
   context_.at(Step::started);
+  if (parts_.observed != nullptr) {
+    context_.recorder = &parts_.observed->recorder();
+    reporter_.emplace(*parts_.observed, options_.report);
+  }
   share_cores();
   publish_self();
 }
@@ -81,6 +85,17 @@ void Agent::step(TimePoint now) {
   keep_lists();
   content_queries_.answer();
   if (now >= state_.next_beat()) state_.beat(now, batches_.current());
+  report(now);
+}
+
+void Agent::report(TimePoint now) {
+  if (!reporter_ || !reporter_->due(now) || closing_) return;
+  reporter_->tell(now, parts_.directory, [this](const BatchSide& of) {
+    const auto& [name, side] = of;
+    Awaited awaited = batches_.awaited(name, side);
+    const bool waits = !awaited.what.empty() || !awaited.ranks.empty();
+    return waits ? awaited : pairs_.awaited({name, side});
+  });
 }
 
 void Agent::keep_lists() {
@@ -184,6 +199,7 @@ void Agent::record_changed(const Changed& changed) {
 
 void Agent::store_reached(const Status& status) {
   context_.store_is_away = status;
+  if (!status.ok()) context_.count(&observe::Recorder::store_losses);
   if (status.ok()) {
     log::info("bus: rank {} reaches the store again", rank());
   } else if (status.code == Code::cancelled) {
@@ -249,6 +265,7 @@ void Agent::peer_lost(const fabric::PeerLost& lost) {
   if (connection == nullptr) return;
   log::debug("bus: rank {} has lost {}: {}", rank(), to_string(lost.peer->identity()),
              lost.reason.message);
+  if (context_.recorder != nullptr) context_.recorder->lose_peer(lost.reason.code);
   batches_.on_lost(connection, lost.reason);
   shelves_.on_lost(connection);
 }
@@ -313,6 +330,7 @@ void Agent::admit(const Changed& changed) {
 }
 
 void Agent::lease_lost() {
+  if (reporter_) reporter_->repeat();
   publish_self();
   list_keeper_.forget();
   context_.records_changed = true;
@@ -341,7 +359,8 @@ std::array<int, 3> Agent::fds() const noexcept {
 TimePoint Agent::wake_at() const {
   return std::min({state_.next_beat(), parts_.fabric.wake_at(), parts_.channel.wake_at(),
                    shelves_.wake_at(), pairs_.wake_at(), batches_.wake_at(),
-                   content_queries_.wake_at()});
+                   content_queries_.wake_at(),
+                   reporter_ && !closing_ ? reporter_->wake_at() : TimePoint::max()});
 }
 
 void Agent::close() {

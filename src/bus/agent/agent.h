@@ -18,6 +18,7 @@
 #include "bus/directory/catalog.h"
 #include "bus/directory/directory.h"
 #include "bus/files/state.h"
+#include "bus/report/reporter.h"
 #include "bus/round/context.h"
 #include "bus/round/peer_connections.h"
 #include "bus/shelf/shelves.h"
@@ -37,12 +38,15 @@ struct AgentParts {
   // Told how many agents this host has, whenever that changes; answers how many threads a copy of
   // this rank may take. May be empty.
   std::function<std::size_t(std::size_t agents_here)> copy_threads = nullptr;
+  // The channel once more, if what goes through it is recorded.
+  ObservedChannel* observed = nullptr;
 };
 
 struct AgentOptions {
   Rank rank = 0;
   std::string space = "default";      // the namespace, for messages and the heartbeat
   Duration retain = Duration::max();  // how long shelves stay that their worker has left
+  ReporterOptions report{};           // of one that is observed
 };
 
 class Agent {
@@ -91,6 +95,7 @@ class Agent {
   // The agents of one host share the cores of the host.
   void count_agent(const Changed& changed);
   void share_cores();
+  void report(TimePoint now);
 
   AgentParts parts_;
   AgentOptions options_;
@@ -105,6 +110,7 @@ class Agent {
   Batches batches_;
   ContentQueries content_queries_;
   ListKeeper list_keeper_;
+  std::optional<Reporter> reporter_;
   std::set<std::string> agents_here_;  // the others, by the keys of their records
   const std::uint64_t incarnation_;
   bool seen_self_ = false;

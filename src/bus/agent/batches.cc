@@ -221,6 +221,14 @@ std::string Batches::current() const {
   return "";
 }
 
+Awaited Batches::awaited(const std::string& batch, const std::string& role) {
+  for (auto each = batches_.lower_bound({batch, ""});
+       each != batches_.end() && each->first.first == batch; ++each) {
+    if (role.empty() || each->first.second == role) return each->second->awaited();
+  }
+  return {};
+}
+
 // A change of a generation is looked at when it comes, with the registrations of that moment: an
 // agent that stood still hears at once of a beginning, of who left after how many rounds, and of
 // what that rank registered next.

@@ -46,6 +46,8 @@ class Batches {
   bool over() const noexcept { return batches_.empty() && ending_.empty(); }
   // What a command waits for; for the heartbeat.
   std::string current() const;
+  // What the first command of a batch waits for; without a role, of any registration of the batch.
+  Awaited awaited(const std::string& batch, const std::string& role);
 
   // Records of a batch have changed: looked at in the next step.
   void note_change(const std::string& batch) { changed_.insert(batch); }

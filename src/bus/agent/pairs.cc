@@ -202,6 +202,12 @@ void Pairs::fail(const End& end, const Status& why, bool tell) {
   here.attempt = 0;
 }
 
+Awaited Pairs::awaited(const End& end) const {
+  const auto found = pairs_.find(end);
+  if (found == pairs_.end() || found->second.waiting.empty()) return {};
+  return {bus::assess(context_.catalog, found->second.pair, found->second.known).missing, {}};
+}
+
 void Pairs::expire() {
   for (auto& [end, here] : pairs_) expire(here);
 }

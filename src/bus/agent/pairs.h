@@ -14,6 +14,7 @@
 #include "bus/agent/sessions.h"
 #include "bus/channel/channel.h"
 #include "bus/match/pair.h"
+#include "bus/registration/awaited.h"
 #include "bus/round/context.h"
 
 namespace tensorbus::bus {
@@ -50,6 +51,8 @@ class Pairs {
   void note_change() noexcept { changed_ = true; }
   // True: pairs may be complete that were not.
   bool step();
+  // What the command that waits for this end waits for; nothing if none does.
+  Awaited awaited(const End& end) const;
   // Ends commands whose time is over.
   void expire();
   TimePoint wake_at() const;

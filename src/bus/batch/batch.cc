@@ -38,6 +38,11 @@ std::string Batch::current() const {
   return fmt::format("{} of batch \"{}\"", exchange_.head(), self_.key.batch);
 }
 
+Awaited Batch::awaited() {
+  if (registering_.waits()) return registering_.awaited();
+  return exchange_.awaited();
+}
+
 void Batch::announce() {
   self_.happen(Announced{});
   self_.show_record();

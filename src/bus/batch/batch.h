@@ -35,6 +35,7 @@ class Batch {
   bool over() const noexcept;
   // What the head of the queue waits for; for the heartbeat.
   std::string current() const;
+  Awaited awaited();
 
   void register_for(CommandId id, Deadline deadline) { registering_.begin(id, deadline); }
   // Shows the registration to the others; the agent waits with it until an earlier one of the same

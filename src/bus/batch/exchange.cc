@@ -39,6 +39,15 @@ std::string Exchange::head() const {
   return publishing_.current() + pulling_.head();
 }
 
+Awaited Exchange::awaited() const {
+  if (!queue_.empty()) {
+    const Queued& first = queue_.front();
+    const bool sends = first.direction == Direction::send;
+    return {waits_for(first), sends ? sending_.awaited(first) : receiving_.awaited()};
+  }
+  return pulling_.empty() ? publishing_.awaited() : pulling_.awaited();
+}
+
 std::int64_t Exchange::answered() const noexcept {
   if (self_.shelved()) return publishing_.answered();
   const auto first = std::ranges::find(queue_, Direction::send, &Queued::direction);

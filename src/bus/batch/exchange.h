@@ -46,6 +46,8 @@ class Exchange {
   bool has(Direction direction) const noexcept;
   // "send", for messages; empty if no command waits.
   std::string head() const;
+  // What the first command waits for.
+  Awaited awaited() const;
   // The last round that this rank's sends have been answered for.
   std::int64_t answered() const noexcept;
 

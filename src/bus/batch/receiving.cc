@@ -96,6 +96,10 @@ std::string Receiving::waits_for() const {
                      fmt::join(reader_->awaited(), ", "));
 }
 
+std::vector<Rank> Receiving::awaited() const {
+  return started() && running() == nullptr ? reader_->awaited() : std::vector<Rank>{};
+}
+
 TimePoint Receiving::wake_at() const {
   TimePoint at = TimePoint::max();
   if (running() != nullptr && running()->unexplained()) {

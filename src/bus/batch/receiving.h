@@ -54,6 +54,8 @@ class Receiving {
   // Asks the first sender what it knows of all ranks. False: this rank has not joined it.
   bool ask_versions() const;
   std::string waits_for() const;
+  // The ranks that it names.
+  std::vector<Rank> awaited() const;
   bool checks() const { return running() != nullptr && running()->checks(); }
   TimePoint wake_at() const;
 

@@ -80,14 +80,17 @@ bool Registering::has_readers() {
 
 std::optional<Status> Registering::lateness() {
   if (deadline() > self_.context.now) return std::nullopt;
-  matching_.explain();
-  const std::string missing =
-      unsubscribed_.empty()
-          ? self_.missing + matching_.what_is_there_instead()
-          : fmt::format("reader rank {} has not subscribed", fmt::join(unsubscribed_, ", "));
   return Status{Code::timeout, fmt::format("batch \"{}\" is not registered everywhere: {}",
-                                           self_.key.batch, missing)};
+                                           self_.key.batch, missing())};
 }
+
+std::string Registering::missing() {
+  matching_.explain();
+  if (unsubscribed_.empty()) return self_.missing + matching_.what_is_there_instead();
+  return fmt::format("reader rank {} has not subscribed", fmt::join(unsubscribed_, ", "));
+}
+
+Awaited Registering::awaited() { return {missing(), unsubscribed_}; }
 
 CommandId Registering::take() { return std::exchange(command_, std::nullopt)->id; }
 

@@ -7,6 +7,7 @@
 #include <vector>
 
 #include "bus/batch/exchange.h"
+#include "bus/registration/awaited.h"
 #include "bus/registration/generations.h"
 #include "bus/registration/matching.h"
 #include "bus/registration/own_registration.h"
@@ -29,6 +30,8 @@ class Registering {
   void check();
   // What the command still waits for, as an error, when it is late.
   std::optional<Status> lateness();
+  // What it waits for now.
+  Awaited awaited();
   void end(const Status& status);
   // Ends the command without an answer.
   CommandId take();
@@ -39,6 +42,7 @@ class Registering {
     Deadline deadline;
   };
 
+  std::string missing();
   bool meets_others();
   bool has_shelf();
   bool has_joined();

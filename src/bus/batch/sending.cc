@@ -192,6 +192,14 @@ std::string Sending::waits_for(const Queued& send) const {
   return fmt::format("reader rank {}, which has not read", fmt::join(source_->unread(), ", "));
 }
 
+std::vector<Rank> Sending::awaited(const Queued& send) const {
+  if (!active()) return {};
+  if (send.ended) return {herald_->first()};
+  if (!send.running) return {};
+  const std::set<Rank> unread = source_->unread();
+  return {unread.begin(), unread.end()};
+}
+
 void Sending::tell_over(std::int64_t round) {
   if (herald_ != nullptr && herald_->is_first()) herald_->tell_ended(round, {});
 }

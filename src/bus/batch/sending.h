@@ -55,6 +55,8 @@ class Sending {
   // There are checksums to make before the round can begin: again soon.
   bool preparing() const noexcept { return preparing_; }
   std::string waits_for(const Queued& send) const;
+  // The ranks that it names.
+  std::vector<Rank> awaited(const Queued& send) const;
   // All rounds up to this one are over, also those that ended before they began.
   void tell_over(std::int64_t round);
   // Versions that other ranks are known to have read, or to have sent.

@@ -229,6 +229,17 @@ enum class Absence : std::uint8_t {
   ended,  // the senders have closed, nothing newer comes
 };
 
+// How a recv or pull spent its time, in nanoseconds, and whom it read from. For the agent's own
+// records: it is not sent.
+struct Timing {
+  std::int64_t read = 0;
+  std::int64_t verify = 0;
+  std::int64_t commit = 0;
+  std::vector<Rank> sources{};
+  std::optional<Rank> slowest{};  // whose bytes came last
+  friend bool operator==(const Timing&, const Timing&) = default;
+};
+
 // The one terminal answer to an accepted command.
 struct Outcome {
   Status status{};
@@ -246,6 +257,7 @@ struct Outcome {
   std::int64_t copy_threads = 0;    // that a copy of this rank may take; 0: the agent does not say
   std::vector<Content> contents{};  // QueryContents
   std::vector<Dtype> stage{};       // QueryStage: of all tensors; none: their own types
+  Timing timing{};                  // recv, Pull
   friend bool operator==(const Outcome&, const Outcome&) = default;
 };
 

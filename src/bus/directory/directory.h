@@ -50,6 +50,9 @@ class Directory {
   // The key vanishes when this process does.
   virtual void publish(std::string key, std::string value) = 0;
   virtual void withdraw(std::string key) = 0;
+  // For people who look at the job, beside the keys of the bus: vanishes like what is published. A
+  // hint, may be dropped.
+  virtual void show(std::string /*key*/, std::string /*value*/) {}
   // A key that stays. Swapped follows.
   virtual void compare_and_set(std::string key, std::optional<std::string> expected,
                                std::string desired, std::uint64_t request) = 0;

@@ -19,6 +19,8 @@ namespace tensorbus::bus {
 
 // Where records lie in the store: the second part of their full keys.
 inline constexpr const char* component_of_records = "bus";
+// What agents show of themselves: no agent watches it.
+inline constexpr const char* component_of_status = "status";
 
 // One end of a pair: a name that ranks gather under.
 struct End {

@@ -36,7 +36,10 @@ const Status ended_here{Code::cancelled, "this process has stopped its store"};
 class StoreDirectory final : public Directory {
  public:
   StoreDirectory(std::shared_ptr<Store> store, StoreDirectoryOptions options)
-      : store_(std::move(store)), options_(options), scope_(options.space, component_of_records) {
+      : store_(std::move(store)),
+        options_(options),
+        scope_(options.space, component_of_records),
+        shown_(options.space, component_of_status) {
     const Capabilities can = store_->capabilities();
     if (!can.leases || !can.watches) {
       throw Error(Code::unsupported, "the bus needs leases and watches, which " + store_->url() +
@@ -62,6 +65,20 @@ class StoreDirectory final : public Directory {
     push(Publish{scope_.full(key), std::move(value)});
   }
   void withdraw(std::string key) override { push(Withdraw{scope_.full(key)}); }
+  void show(std::string key, std::string value) override {
+    std::string full = shown_.full(key);
+    {
+      const Lock lock(mutex_);
+      // While the store is away, what is shown does not pile up.
+      for (Request& each : requests_) {
+        auto* waiting = std::get_if<Publish>(&each);
+        if (waiting == nullptr || waiting->key != full) continue;
+        waiting->value = std::move(value);
+        return;
+      }
+    }
+    push(Publish{std::move(full), std::move(value)});
+  }
   void compare_and_set(std::string key, std::optional<std::string> expected, std::string desired,
                        std::uint64_t request) override {
     push(CompareAndSet{scope_.full(key), std::move(expected), std::move(desired), request});
@@ -251,6 +268,7 @@ class StoreDirectory final : public Directory {
   const std::shared_ptr<Store> store_;
   const StoreDirectoryOptions options_;
   const KeyScope scope_;
+  const KeyScope shown_;
   Cancellation cancellation_;
   os::EventFd ready_;
   Mutex mutex_;

@@ -14,6 +14,7 @@ bus::EmbeddedOptions embedded_options(const BusOptions& options) {
   embedded.bind = options.bind;
   embedded.ports = {options.first_port, options.last_port};
   embedded.copy_threads = options.copy_threads;
+  embedded.metrics = options.metrics;
   return embedded;
 }
 

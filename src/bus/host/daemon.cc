@@ -8,6 +8,7 @@
 #include "bus/directory/store_directory.h"
 #include "bus/host/copy_threads.h"
 #include "bus/host/loop.h"
+#include "bus/host/observation.h"
 #include "bus/host/station.h"
 
 namespace tensorbus::bus {
@@ -32,10 +33,12 @@ Daemon::Daemon(std::shared_ptr<Store> store, DaemonOptions options, Deadline dea
                            options_.ports, copy_threads.crew()},
                           deadline);
   directory_ = make_store_directory(store_, {options_.space});
-  agent_ =
-      std::make_unique<Agent>(AgentParts{*station_, *channel_, *directory_, *state_, random_number,
-                                         secret, options_.reached, copy_threads},
-                              AgentOptions{options_.rank, options_.space, options_.retain});
+  observation_ = std::make_unique<Observation>(
+      *channel_, pool_, ObservationOptions{options_.rank, options_.space, false, options_.metrics});
+  agent_ = std::make_unique<Agent>(
+      AgentParts{*station_, observation_->channel(), *directory_, *state_, random_number, secret,
+                 options_.reached, copy_threads, &observation_->channel()},
+      AgentOptions{options_.rank, options_.space, options_.retain, observation_->report()});
   log::info("agent {} of namespace \"{}\": commands at {}, state in {}", options_.rank,
             options_.space, socket_path(options_.queue_path), options_.state_path);
 }
@@ -67,6 +70,7 @@ void Daemon::close(bool destroy) {
   }
   agent_.reset();
   directory_.reset();
+  observation_.reset();
   if (destroy) {
     channel_->remove_at_close();
     state_->remove_at_close();

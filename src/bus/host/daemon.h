@@ -18,6 +18,7 @@
 namespace tensorbus::bus {
 
 class Agent;
+class Observation;
 class Directory;
 
 struct DaemonOptions {
@@ -32,6 +33,8 @@ struct DaemonOptions {
   // Threads that copy for this rank; nothing: as TENSORBUS_COPY_THREADS says, else the cores are
   // shared among the agents of this host.
   std::optional<std::int64_t> copy_threads{};
+  // HOST:PORT of a page with its metrics; nothing: as TENSORBUS_METRICS says.
+  std::optional<std::string> metrics{};
 };
 
 // Owned by one thread; stop() from any.
@@ -60,6 +63,7 @@ class Daemon {
   std::unique_ptr<LmdbState> state_;
   std::unique_ptr<fabric::Station> station_;
   std::unique_ptr<SocketChannel> channel_;
+  std::unique_ptr<Observation> observation_;
   std::unique_ptr<Directory> directory_;
   std::unique_ptr<Agent> agent_;
   os::EventFd stop_;

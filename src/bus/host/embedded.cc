@@ -6,6 +6,7 @@
 #include "bus/host/copy_threads.h"
 #include "bus/host/free_rank.h"
 #include "bus/host/loop.h"
+#include "bus/host/observation.h"
 #include "bus/host/station.h"
 
 namespace tensorbus::bus {
@@ -25,9 +26,18 @@ Embedded::Embedded(std::shared_ptr<Store> store, EmbeddedOptions options, Deadli
       *store_, {rank_, options.space, secret, pool_, options.bind, options.ports, crew_}, deadline);
   channel_ = make_memory_channel();
   directory_ = make_store_directory(store_, {options.space});
-  agent_ = std::make_unique<Agent>(AgentParts{*station_, *channel_, *directory_, state_,
-                                              random_number, secret, options.reached, copy_threads},
-                                   AgentOptions{.rank = rank_, .space = options.space});
+  AgentOptions agent{.rank = rank_, .space = options.space};
+  if (options.observed) {
+    observation_ = std::make_unique<Observation>(
+        *channel_, pool_, ObservationOptions{rank_, options.space, true, options.metrics});
+    agent.report = observation_->report();
+  }
+  ObservedChannel* const observed = options.observed ? &observation_->channel() : nullptr;
+  Channel& channel = observed != nullptr ? *observed : static_cast<Channel&>(*channel_);
+  agent_ =
+      std::make_unique<Agent>(AgentParts{*station_, channel, *directory_, state_, random_number,
+                                         secret, options.reached, copy_threads, observed},
+                              std::move(agent));
   thread_ = std::thread([this] { serve(); });
 }
 

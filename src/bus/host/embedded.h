@@ -21,6 +21,7 @@
 namespace tensorbus::bus {
 
 class Agent;
+class Observation;
 
 struct EmbeddedOptions {
   // Unique among the agents of the namespace. Nothing: one that is free.
@@ -34,6 +35,9 @@ struct EmbeddedOptions {
   // Threads that copy for this rank; nothing: as TENSORBUS_COPY_THREADS says, else the cores are
   // shared among the agents of this host.
   std::optional<std::int64_t> copy_threads{};
+  // HOST:PORT of a page with its metrics; nothing: as TENSORBUS_METRICS says.
+  std::optional<std::string> metrics{};
+  bool observed = true;  // false: nothing is recorded or shown, to measure what that costs
 };
 
 class Embedded {
@@ -64,6 +68,7 @@ class Embedded {
   std::shared_ptr<copy::Crew> crew_;
   std::unique_ptr<fabric::Station> station_;
   std::unique_ptr<MemoryChannel> channel_;
+  std::unique_ptr<Observation> observation_;
   std::unique_ptr<Directory> directory_;
   MemoryState state_;
   std::unique_ptr<Agent> agent_;

@@ -6,12 +6,14 @@
 #include <map>
 #include <utility>
 
+#include "base/clock.h"
 #include "bus/channel/channel.h"
 #include "bus/directory/catalog.h"
 #include "bus/directory/directory.h"
 #include "bus/round/peer_connections.h"
 #include "bus/round/step.h"
 #include "fabric/core/fabric.h"
+#include "observe/recorder.h"
 #include "tensorbus/deadline.h"
 
 namespace tensorbus::bus {
@@ -60,10 +62,16 @@ struct Context {
   Status store_is_away{};         // and why, or ok
   std::int64_t copy_threads = 0;  // what workers are told; 0: nothing
   bool records_changed = false;   // in this step: those of others, or what this rank shows of them
+  observe::Recorder* recorder = nullptr;  // none: nothing is recorded
 
   void at(Step step) const {
     if (reached) reached(step);
   }
+  void count(observe::Counter observe::Recorder::*what) const noexcept {
+    if (recorder != nullptr) (recorder->*what).add();
+  }
+  // For durations that are recorded, finer than steps.
+  TimePoint moment() const noexcept { return recorder == nullptr ? now : tensorbus::now(); }
   // Ends a command; ok: the agent did what was asked.
   void answer(CommandId id, Status status = {}) const {
     Outcome outcome;

@@ -6,6 +6,7 @@
 #include <algorithm>
 #include <chrono>
 #include <map>
+#include <utility>
 
 #include "tensorbus/status.h"
 
@@ -36,7 +37,9 @@ void Recv::start(std::vector<RecvPart> parts, std::vector<std::shared_ptr<GroupF
   labels_ = std::move(labels);
   state_ = next(state_, RecvEvent::all_offered).value();
   context_.at(Step::reading);
+  phase_began_at_ = context_.moment();
   parts_ = std::move(parts);
+  note_sources();
   folds_ = std::move(folds);
   running_.resize(parts_.size());
   for (const RecvPart& part : parts_) bytes_total_ += part.stream->payload_bytes;
@@ -63,7 +66,23 @@ void Recv::start(std::vector<RecvPart> parts, std::vector<std::shared_ptr<GroupF
   if (state_ == RecvState::reading && left_ == 0) check_or_commit();
 }
 
+std::int64_t Recv::end_phase() noexcept {
+  const TimePoint moment = context_.moment();
+  return (moment - std::exchange(phase_began_at_, moment)).count();
+}
+
+void Recv::note_sources() {
+  std::vector<Rank>& sources = outcome_.timing.sources;
+  for (const RecvPart& part : parts_) {
+    const std::vector<Rank>& ranks = part.stream->source.ranks;
+    sources.insert(sources.end(), ranks.begin(), ranks.end());
+  }
+  std::ranges::sort(sources);
+  sources.erase(std::ranges::unique(sources).begin(), sources.end());
+}
+
 void Recv::check_or_commit() {
+  outcome_.timing.read = end_phase();
   checked_ = 0;
   step();
 }
@@ -113,6 +132,7 @@ void Recv::on_read(std::size_t part, const fabric::Completion& completion) {
     bytes_done_ += parts_[part].stream->payload_bytes;
     const auto path = parts_[part].sources.front().region->path();
     outcome_.bytes_by_path[std::string(path)] += parts_[part].stream->payload_bytes;
+    outcome_.timing.slowest = parts_[part].stream->source.ranks.front();
   } else if (state_ == RecvState::reading) {
     const Status& why = completion.status;
     if (why.code == Code::peer_lost) {
@@ -238,6 +258,7 @@ void Recv::fail_here(const Status& why) {
 
 void Recv::commit() {
   state_ = next(state_, RecvEvent::all_read).value();
+  outcome_.timing.verify = end_phase();
   context_.at(Step::committing);
   left_ = commits_.size();
   const std::uint64_t offered = pack(RoundWord{Mark::offered, round_});
@@ -289,6 +310,7 @@ void Recv::on_committed(std::size_t at, const fabric::Completion& completion) {
 
 void Recv::settle() {
   state_ = next(state_, RecvEvent::settled).value();
+  outcome_.timing.commit = end_phase();
   consumed_ = committed_ > 0 || outcome_.status.ok();
   if (!outcome_.status.ok()) outcome_.status.message += aftermath();
 }

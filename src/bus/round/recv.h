@@ -73,6 +73,9 @@ class Recv : public std::enable_shared_from_this<Recv> {
   void give_up(const Status& why);
 
  private:
+  // Of the phase that ends now; the next one begins.
+  std::int64_t end_phase() noexcept;
+  void note_sources();
   void fail(Status why, RecvEvent event);
   void fail_here(const Status& why);
   std::int64_t bytes_of(std::size_t part) const noexcept;
@@ -109,6 +112,7 @@ class Recv : public std::enable_shared_from_this<Recv> {
   std::int64_t bytes_done_ = 0;  // of parts that are read
   std::int64_t bytes_told_ = 0;
   TimePoint tell_at_{};
+  TimePoint phase_began_at_{};
   std::int64_t bytes_total_ = 0;
 };
 

@@ -255,4 +255,12 @@ std::string JointPull::waits_for() const {
   return "";
 }
 
+std::vector<Rank> JointPull::awaited() const {
+  if (!reaches_lowest()) return {lowest_.first};
+  const Waits waits = leads() ? chair_.waits() : waits_;
+  if (!waits.pulls.empty()) return waits.pulls;
+  if (has_voted()) return waits.reads;
+  return !leads() && !answered_ ? std::vector{lowest_.first} : std::vector<Rank>{};
+}
+
 }  // namespace tensorbus::bus

@@ -33,6 +33,8 @@ class JointPull {
   void close();
   // Empty: nobody but the senders.
   std::string waits_for() const;
+  // The ranks of this side that it names.
+  std::vector<Rank> awaited() const;
 
   // Whether the message is of the pull that runs, or of one that this rank decides on.
   bool is_for(const PeerConnectionPtr& connection, const AgentMessage& message) const;

@@ -89,6 +89,14 @@ std::string Publishing::obstacle() const {
                      shelf_->slots().newest());
 }
 
+Awaited Publishing::awaited() const {
+  if (early_) return {"the other ranks, which have to register: " + self_.missing, {}};
+  if (!waiting_) return {};
+  const std::set<Rank> holders = shelf_->slots().holders();
+  if (!holders.empty()) return {obstacle(), {holders.begin(), holders.end()}};
+  return {obstacle(), shelf_->lagging()};
+}
+
 void Publishing::end(Status why, std::vector<Rank> lost) {
   Outcome outcome;
   outcome.status = std::move(why);

@@ -7,6 +7,7 @@
 #include <optional>
 #include <string>
 
+#include "bus/registration/awaited.h"
 #include "bus/registration/own_registration.h"
 #include "bus/shelf/shelves.h"
 
@@ -42,6 +43,8 @@ class Publishing {
   // A version waits in vain for its generation, and ends with the next step.
   bool is_late() const noexcept { return early_ && early_->deadline.at() <= self_.context.now; }
   TimePoint wake_at() const;
+  // What the version that waits waits for; nothing if none does.
+  Awaited awaited() const;
   // Nothing if none waits.
   std::string current() const { return waiting_ || early_ ? "publish" : ""; }
 

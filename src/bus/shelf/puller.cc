@@ -205,6 +205,17 @@ Supply Puller::supply(const Wanted& wanted) const {
   return started() ? supply_of(views, wanted) : Supply{};
 }
 
+std::vector<Rank> Puller::lacking(const Wanted& wanted) const {
+  std::vector<Rank> ranks;
+  for (const auto& [rank, source] : sources_) {
+    if (std::ranges::none_of(source.view.versions,
+                             [&](std::int64_t version) { return wanted.covers(version); })) {
+      ranks.push_back(rank);
+    }
+  }
+  return ranks;
+}
+
 std::optional<Outcome> Puller::step(const Wanted& wanted) {
   if (recv_ != nullptr) {
     auto read = finish_read();
@@ -252,6 +263,7 @@ std::optional<Outcome> Puller::judge(Outcome outcome, const Wanted& wanted) {
     outcome.absence = Absence::gone;
     return outcome;
   }
+  context_.count(&observe::Recorder::pull_retries);
   if (started()) pin_newest();
   must_pin_ = true;
   return std::nullopt;

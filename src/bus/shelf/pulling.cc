@@ -155,6 +155,16 @@ void Pulling::expire() {
   }
 }
 
+Awaited Pulling::awaited() const {
+  const Pull& pull = queue_.front().pull;
+  Awaited awaited{waits_for(pull), {}};
+  if (is_joint(pull) && (started() || joint_.has_voted())) awaited.ranks = joint_.awaited();
+  if (awaited.ranks.empty() && started() && !reads()) {
+    awaited.ranks = puller_->lacking(wanted_by(pull));
+  }
+  return awaited;
+}
+
 std::string Pulling::waits_for(const Pull& pull) const {
   if (is_joint(pull) && (started() || joint_.has_voted())) {
     if (const std::string others = joint_.waits_for(); !others.empty()) return others;

@@ -8,6 +8,7 @@
 #include <optional>
 #include <string>
 
+#include "bus/registration/awaited.h"
 #include "bus/registration/course.h"
 #include "bus/registration/matching.h"
 #include "bus/registration/telling_time.h"
@@ -36,6 +37,8 @@ class Pulling {
   void pull(CommandId id, const Pull& pull, Deadline deadline);
   bool empty() const noexcept { return queue_.empty(); }
   std::string head() const { return empty() ? "" : "pull"; }
+  // What the head waits for; only while there is one.
+  Awaited awaited() const;
   // False: there is no such command here.
   bool cancel(CommandId id, const Status& why);
   // Fails all pulls that wait; a pull that reads ends when its memory is free again.

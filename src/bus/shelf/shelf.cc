@@ -43,6 +43,7 @@ Shelf::Shelf(Context& context, Origin origin)
 std::optional<std::size_t> Shelf::take(std::int64_t version, bool withdraw) {
   const auto slot = slots_.choose(withdraw);
   if (!slot) return std::nullopt;
+  if (!slots_.choose(false)) context_.count(&observe::Recorder::slots_withdrawn);
   regions_[*slot]->gate().move_to(slots_.take(*slot, version));
   context_.at(Step::slot_taken);
   return slot;

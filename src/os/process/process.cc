@@ -24,6 +24,12 @@ std::string boot_id() {
   return boot;
 }
 
+std::string host_name() {
+  std::array<char, 256> name{};
+  if (::gethostname(name.data(), name.size() - 1) != 0) return "host";
+  return name.data();
+}
+
 std::string host_key() {
   struct stat network {};
   if (::stat("/proc/self/ns/net", &network) != 0) throw_errno("/proc/self/ns/net");

@@ -20,6 +20,9 @@ std::string boot_id();
 // processes reach each other's abstract sockets.
 std::string host_key();
 
+// As people call this machine.
+std::string host_name();
+
 // Clock ticks from boot to the start of a process. Error(unreachable) if there is none.
 std::uint64_t process_start_time(pid_t pid);
 // Of this process; right also where /proc shows another pid namespace than ours.

@@ -47,6 +47,9 @@ std::vector<os::IpAddress> hosts_of(Bind bind) try {
 Node::Node(Role role, const NodeOptions& options, Client& client)
     : self_{role, options.rank},
       job_(options.job),
+      page_(observe::open_metrics(std::nullopt)),
+      trace_(observe::open_trace(std::nullopt)),
+      recorder_({{"side", std::string(to_string(role))}, {"rank", std::to_string(options.rank)}}),
       client_(client),
       pool_(options.pool != nullptr ? options.pool : std::make_shared<fabric::Pool>()),
       membership_(self_, options) {

@@ -10,6 +10,9 @@
 #include "base/ticker.h"
 #include "fabric/core/pool.h"
 #include "fabric/route/station.h"
+#include "observe/recorder.h"
+#include "observe/show/metrics_page.h"
+#include "observe/show/trace_file.h"
 #include "push_pull/job/loop.h"
 #include "push_pull/job/membership.h"
 #include "push_pull/job/partner.h"
@@ -39,6 +42,10 @@ class Node : private Loop::Events {
   fabric::Pool& pool() noexcept { return *pool_; }
   // Of the times of requests.
   const Ticker& ticker() const noexcept { return ticker_; }
+  // Written to with the lock held.
+  observe::Recorder& recorder() noexcept { return recorder_; }
+  int rank() const noexcept { return self_.rank; }
+  int rank_of(const Partner& partner) const { return other(partner.group()).rank; }
 
   void barrier(const Party& party, Deadline deadline) { membership_.barrier(party, deadline); }
   void stop(Deadline deadline);
@@ -63,6 +70,9 @@ class Node : private Loop::Events {
   const Member self_;
   const Job job_;
   const Ticker ticker_;
+  const std::shared_ptr<observe::HttpServer> page_;  // if TENSORBUS_METRICS says so
+  const std::shared_ptr<observe::TraceFile> trace_;  // if TENSORBUS_TRACE says so
+  observe::Recorder recorder_;
   Client& client_;
   std::shared_ptr<fabric::Pool> pool_;
   Membership membership_;

@@ -172,12 +172,12 @@ TEST_P(PreparedTest, AfterTheDeathOfAServerItIsRefused) {
 TEST_P(PreparedTest, AServerGoesOnAfterTheDeathOfAWorkerThatRepeatsItself) {
   Cluster cluster(2, 1, options());
   Tensor push(Dtype::uint8, {8});
-  std::array pulls{Tensor(Dtype::uint8, {8}), Tensor(Dtype::uint8, {8})};
+  Tensor pull(Dtype::uint8, {8});
   for (int i = 0; i < often + 2; ++i) {
     std::vector<Handler> handlers;
     for (const std::size_t rank : {0U, 1U}) {
       handlers.push_back(cluster.worker(rank).push_pull(std::array{push.item(1)},
-                                                        std::array{pulls[rank].item(1)}, soon()));
+                                                        std::array{pull.item(1)}, soon()));
     }
     if (i == often + 1) break;
     echo(cluster.server(0));
@@ -189,7 +189,7 @@ TEST_P(PreparedTest, AServerGoesOnAfterTheDeathOfAWorkerThatRepeatsItself) {
   EXPECT_EQ(status_of([&] { batch(cluster.server(0), {1}); }).code, Code::peer_lost);
   cluster.server(0).respond(requests[1].handler, std::array{requests[1].tensors[0].tensor});
   cluster.server(0).respond(requests[0].handler, std::array{requests[0].tensors[0].tensor});
-  expect_echo(cluster, push.item(1), pulls[0].item(1));
+  expect_echo(cluster, push.item(1), pull.item(1));
   EXPECT_EQ(cluster.server(0).counts().requests, 0U);
 }
 

@@ -4,6 +4,7 @@
 #include <algorithm>
 #include <set>
 
+#include "observe/registry.h"
 #include "push_pull/request/pack.h"
 #include "push_pull/request/server_core.h"
 #include "tensor/view.h"
@@ -41,11 +42,35 @@ void Server::Impl::answer(Incoming& incoming, std::int64_t handed_over, const St
   wire::Answer answer{incoming.number,
                       {incoming.received, incoming.given, handed_over, node_.ticker().now()},
                       static_cast<std::uint64_t>(status.code)};
+  if (observe::registry().is_watched()) keep_span(incoming, answer.times, status.code);
   if (!incoming.worker->partner->shares_memory()) node_.ticker().to_nanoseconds(answer.times);
   message_.start(wire::Kind::answer);
   message_.put(answer);
   if (!status.ok()) message_.put_text(status.message);
   incoming.worker->partner->send(message_.bytes());
+}
+
+// By the worker's rank and the request's number the two find each other in a timeline.
+void Server::Impl::keep_span(const Incoming& incoming, std::array<std::int64_t, 4> times,
+                             Code code) {
+  node_.ticker().to_nanoseconds(times);
+  observe::Span span;
+  span.work = observe::Work::answer;
+  span.code = code;
+  span.rank = node_.rank();
+  span.begin = times[0];
+  span.end = times[3];
+  span.version = static_cast<std::int64_t>(incoming.number);
+  span.in(observe::Phase::wait) = times[1] - times[0];
+  span.in(observe::Phase::serve) = times[2] - times[1];
+  span.in(observe::Phase::stage) = times[3] - times[2];
+  for (const Measure& measured : incoming.answers) {
+    span.bytes += static_cast<std::int64_t>(measured.bytes);
+  }
+  span.add_peer(node_.rank_of(*incoming.worker->partner));
+  span.name = observe::ShortText<56>("push_pull");
+  span.side = observe::ShortText<24>("server");
+  node_.recorder().finish(span);
 }
 
 void Server::Impl::write_answers(Lock& lock, Incoming& incoming,

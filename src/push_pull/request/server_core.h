@@ -115,6 +115,7 @@ class Server::Impl final : private Node::Client {
   // Empty, or why these tensors are no answer. Measures the tensors.
   std::string mismatch(Incoming& incoming, std::span<const TensorView> tensors) const;
   void answer(Incoming& incoming, std::int64_t handed_over, const Status& status);
+  void keep_span(const Incoming& incoming, std::array<std::int64_t, 4> times, Code code);
   void write_answers(Lock& lock, Incoming& incoming, std::span<const TensorView> tensors);
   void leave(WorkerState& worker, Landing& landing);
   void retire(WorkerState& worker, std::int64_t key);

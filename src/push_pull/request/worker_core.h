@@ -189,6 +189,7 @@ class Worker::Impl final : private Node::Client {
   void end_if_abandoned(SentRequest& request);
   Finished* finished(std::uint64_t handler);
   void turn_into_times(Finished& entry) const;
+  void keep_span(const SentRequest& request, Finished& entry, Code code);
   bool still_writing(const Orphan& orphan) const;
 
   void on_up(Partner& partner) override;

@@ -6,8 +6,10 @@
 #include <cstring>
 
 #include "base/clock.h"
+#include "observe/registry.h"
 #include "os/process/process.h"
 #include "push_pull/request/pack.h"
+#include "push_pull/request/trace.h"
 #include "push_pull/request/worker_core.h"
 
 namespace tensorbus::push_pull {
@@ -109,6 +111,7 @@ void Worker::Impl::finish(SentRequest& request, const Status& status) {
   entry.traces.clear();
   entry.in_ticks = true;
   for (const Leg& leg : request.legs) entry.traces.push_back(leg.times);
+  if (observe::registry().is_watched()) keep_span(request, entry, status.code);
   by_handler_.remove(request.first, request.handlers);
   --counts_.requests;
   request.abandoned = true;
@@ -279,6 +282,33 @@ void Worker::Impl::turn_into_times(Finished& entry) const {
       node_.ticker().to_nanoseconds(trace.last(2));
     }
   }
+}
+
+// A server's answer has the request's number, too.
+void Worker::Impl::keep_span(const SentRequest& request, Finished& entry, Code code) {
+  using observe::Phase;
+  turn_into_times(entry);
+  const auto slowest =
+      std::ranges::max_element(entry.traces, {}, [](const Trace& each) { return each[6]; });
+  const Trace& times = *slowest;
+  const bool answered = code == Code::ok;  // by all; else the last stamps are none
+  observe::Span span;
+  span.work = observe::Work::request;
+  span.code = code;
+  span.rank = node_.rank();
+  span.begin = times[0];
+  span.end = answered ? times[7] : clock_ns();
+  span.version = static_cast<std::int64_t>(request.number);
+  span.bytes = static_cast<std::int64_t>(request.bytes);
+  span.in(Phase::stage) = times[1] - times[0];
+  span.in(Phase::wait) = (answered ? times[6] : span.end) - times[1];
+  span.in(Phase::read) = answered ? span.end - times[6] : 0;
+  for (const ServerState& state : states_) span.add_peer(node_.rank_of(*state.partner));
+  const auto place = static_cast<std::size_t>(slowest - entry.traces.begin());
+  if (answered) span.slowest = node_.rank_of(*states_[place].partner);
+  span.name = observe::ShortText<56>("push_pull");
+  span.side = observe::ShortText<24>("worker");
+  node_.recorder().finish(span);
 }
 
 std::vector<Handler> Worker::Impl::handlers(Handler given) {

@@ -3,7 +3,6 @@
 #include <sys/mman.h>
 #include <unistd.h>
 
-#include <cstdint>
 #include <cstring>
 #include <iterator>
 
@@ -17,12 +16,15 @@ constexpr std::size_t alignment = 512;
 constexpr int of_new_memory = 0xA5;
 constexpr int of_freed_memory = 0xFE;
 
-// The kernel makes a page ready to be written only where it may be; no byte is touched, which other
-// threads may be writing.
+// A mapping that may only be read cannot be read into by the kernel, either.
 bool is_writable(void* data) {
-  const auto page = static_cast<std::uintptr_t>(::sysconf(_SC_PAGESIZE));
-  const auto begin = reinterpret_cast<std::uintptr_t>(data) / page * page;
-  return ::madvise(reinterpret_cast<void*>(begin), page, MADV_POPULATE_WRITE) == 0;
+  int ends[2];
+  if (::pipe(ends) != 0) return true;
+  const char byte = *static_cast<volatile char*>(data);
+  const bool writable = ::write(ends[1], &byte, 1) == 1 && ::read(ends[0], data, 1) == 1;
+  ::close(ends[0]);
+  ::close(ends[1]);
+  return writable;
 }
 
 }  // namespace

@@ -147,6 +147,7 @@ class Servers:
             "Cancellation.cancelled": lambda: (_core.Cancellation(),),
             "variable": lambda: ("PATH",),
             "set_log_level": lambda: ("warn",),
+            "stats": lambda: (),
         }
 
     def blocks(self) -> dict[str, Callable[[], object]]:
@@ -368,6 +369,10 @@ class Buses:
                 *("house", "", (0, 0), SOON),
             ),
             "~BusClient": lambda: (self.client(),),
+            "open_trace": lambda: (f"{self.folder}/trace",),
+            "TraceFile.path": lambda: (_core.open_trace(f"{self.folder}/trace"),),
+            "TraceFile.flush": lambda: (_core.open_trace(f"{self.folder}/trace"),),
+            "~TraceFile": lambda: (_core.open_trace(f"{self.folder}/trace"),),
             "BusClient.init_pair": lambda: (
                 left, "pair", "a", "b", 1, None, [], None, False, SOON,
             ),

@@ -1,0 +1,16 @@
+// What a command waits for, for people who ask.
+#pragma once
+
+#include <string>
+#include <vector>
+
+#include "tensorbus/layout.h"
+
+namespace tensorbus::bus {
+
+struct Awaited {
+  std::string what;         // empty: nothing
+  std::vector<Rank> ranks;  // that have to do something first, as far as they are known
+};
+
+}  // namespace tensorbus::bus

@@ -1,0 +1,172 @@
+#include "bus/report/job_status.h"
+
+#include <gtest/gtest.h>
+
+#include <algorithm>
+
+namespace tensorbus::bus {
+namespace {
+
+constexpr std::int64_t second = 1'000'000'000;
+constexpr std::int64_t now_ns = 1000 * second;
+
+AgentStatus agent(Rank rank, BatchStatus batch) {
+  return {rank, "node0", 100 + rank, true, 0, {std::move(batch)}, 0, ""};
+}
+
+// Two trainers at version 8, engine 2 reads, engine 3 waits for engine 4, which says nothing.
+std::vector<AgentStatus> job() {
+  std::vector<AgentStatus> agents;
+  for (const Rank rank : {0, 1}) {
+    agents.push_back(agent(rank, {"shelf of trainer/policy", "trainer", "publish", 8,
+                                  now_ns - 3 * second, 2 * second, second}));
+  }
+  BatchStatus reads{"shelf of trainer/policy", "rollout", "pull", 7, now_ns - 20 * second};
+  reads.since = now_ns - second;
+  reads.bytes_done = 62;
+  reads.bytes_total = 100;
+  reads.from = {0, 1};
+  agents.push_back(agent(2, reads));
+  BatchStatus waits{"shelf of trainer/policy", "rollout", "pull", 6, now_ns - 20 * second};
+  waits.since = now_ns - 14 * second;
+  waits.awaited = {4};
+  agents.push_back(agent(3, waits));
+  return agents;
+}
+
+// proves: O4.1
+TEST(JobStatus, SaysWhoWaitsForWhom) {
+  const auto agents = job();
+  const JobStatus status = status_of(agents, now_ns);
+  ASSERT_EQ(status.rows.size(), 4U);
+  EXPECT_EQ(status.rows[0].side, "rollout");
+  EXPECT_EQ(status.rows[0].state, RankState::moves);
+  EXPECT_EQ(status.rows[1].state, RankState::blocked);
+  EXPECT_EQ(status.rows[1].doing, "pull waits 14 s for rank 4");
+  EXPECT_EQ(status.rows[2].doing, "idle");
+  EXPECT_DOUBLE_EQ(status.rows[2].gigabytes_per_second, 2.0);
+  ASSERT_EQ(status.problems.size(), 2U);
+  EXPECT_EQ(status.problems[0].text, "rank 4 is gone or stopped: rank 3 has waited 14 s for it");
+  EXPECT_EQ(status.problems[1].text, "rank 3 has version 6 of \"policy\", the newest is 8");
+}
+
+TEST(JobStatus, AShortWaitIsNoProblem) {
+  auto agents = job();
+  agents[3].batches[0].since = now_ns - 9 * second;
+  agents[3].batches[0].version = 7;
+  const JobStatus status = status_of(agents, now_ns);
+  EXPECT_EQ(status.rows[1].state, RankState::waits);
+  EXPECT_TRUE(status.problems.empty());
+}
+
+TEST(JobStatus, TheTableIsReadableIn80Columns) {
+  auto agents = job();
+  agents[0].host = "a-very-long-name-of-a-host.example";
+  agents[0].batches[0].side = "a very long name of a side";
+  const std::string table = to_table(status_of(agents, now_ns));
+  std::size_t begin = 0;
+  for (std::size_t end = 0; (end = table.find('\n', begin)) != std::string::npos; begin = end + 1) {
+    if (table[begin] != '!') {
+      EXPECT_LE(end - begin, 80U) << table;
+    }
+  }
+  EXPECT_NE(table.find("62 %"), std::string::npos) << table;
+}
+
+TEST(JobStatus, AnAgentWithoutBatchesIsThere) {
+  const std::vector<AgentStatus> agents{{5, "h", 1, false, 0, {}, 0, ""}};
+  const JobStatus status = status_of(agents, now_ns);
+  ASSERT_EQ(status.rows.size(), 1U);
+  EXPECT_EQ(status.rows[0].rank, 5);
+  EXPECT_NE(to_table({}).find("no agent"), std::string::npos);
+}
+
+TEST(JobStatus, JsonHasRowsAndProblems) {
+  const auto agents = job();
+  const std::string json = to_json(status_of(agents, now_ns), "\"namespace\":\"n\",");
+  EXPECT_TRUE(json.starts_with(R"({"namespace":"n","rows":[{"rank":2,)")) << json;
+  EXPECT_NE(json.find(R"("awaited":[4])"), std::string::npos);
+  EXPECT_NE(json.find(R"("problems":[{"text":"rank 4 is gone)"), std::string::npos);
+}
+
+TEST(JobStatus, NamesOfRecordsDoNotReachTheTerminalAsTheyAre) {
+  auto agents = job();
+  agents[0].host = "\x1b[2Jnode";
+  agents[0].batches[0].side = "tr\x1b]0;title\x07";
+  agents[3].batches[0].batch = "b/\xff\nname";
+  const std::string table = to_table(status_of(agents, now_ns), 200);
+  EXPECT_EQ(table.find('\x1b'), std::string::npos);
+  EXPECT_EQ(table.find('\x07'), std::string::npos);
+  EXPECT_EQ(static_cast<int>(std::ranges::count(table, '\n')),
+            5 + static_cast<int>(status_of(agents, now_ns).problems.size()));
+}
+
+TEST(JobStatus, WhoWaitsForOthersToComeIsSaid) {
+  BatchStatus batch{"pair", "trainer", "init_pair"};
+  batch.since = now_ns - 40 * second;
+  batch.waits = "side \"engine\" has 2 of 3 ranks";
+  const std::vector<AgentStatus> agents{agent(0, batch)};
+  const JobStatus status = status_of(agents, now_ns);
+  EXPECT_EQ(status.rows[0].state, RankState::blocked);
+  ASSERT_EQ(status.problems.size(), 1U);
+  EXPECT_EQ(status.problems[0].text,
+            "rank 0: init_pair, 40 s: waits for side \"engine\" has 2 of 3 ranks");
+}
+
+// proves: O4.1
+TEST(JobStatus, TwoJobsWithTheSameNamesAreSeen) {
+  std::vector<AgentStatus> agents;
+  for (const Rank rank : {0, 1, 2}) {
+    agents.push_back(agent(rank, {"pair/policy", "trainer", "publish", 8, now_ns}));
+    agents.back().batches.front().world_size = 2;
+  }
+  const JobStatus status = status_of(agents, now_ns);
+  ASSERT_EQ(status.problems.size(), 1U);
+  EXPECT_NE(status.problems[0].text.find("has 3 ranks, which were told of 2"), std::string::npos);
+}
+
+TEST(JobStatus, AgesAreThoseOfTheHostsOwnClock) {
+  // Written a second ago by a clock that is an hour ahead, and moved three seconds before that.
+  const std::int64_t hour = 3600 * second;
+  auto agents =
+      std::vector{agent(0, {"p/policy", "trainer", "publish", 8, now_ns + hour - 4 * second})};
+  agents[0].written_at = now_ns + hour - second;
+  HostClocks clocks;
+  clocks.see(agents, now_ns);
+  const JobStatus status = status_of(agents, now_ns, clocks);
+  EXPECT_NEAR(status.rows[0].age, 3, 0.1);
+  ASSERT_EQ(status.problems.size(), 1U);
+  EXPECT_NE(status.problems[0].text.find("node0 is 60 min ahead of"), std::string::npos);
+}
+
+TEST(HostClocks, AClockThatIsBehindShowsWhenARecordChanges) {
+  auto agents = std::vector{agent(0, {"p/policy", "trainer", "publish", 8, 0})};
+  HostClocks clocks;
+  agents[0].written_at = now_ns - 60 * second;  // as old as that, or written by a late clock
+  clocks.see(agents, now_ns);
+  EXPECT_TRUE(clocks.ahead().empty());
+  agents[0].written_at = now_ns - 59 * second;
+  clocks.see(agents, now_ns + second);
+  ASSERT_EQ(clocks.ahead().size(), 1U);
+  EXPECT_NEAR(static_cast<double>(clocks.ahead().at("node0")) / 1e9, -59, 1.1);
+  agents[0].written_at = now_ns + 2 * second;  // it was set right
+  clocks.see(agents, now_ns + 2 * second);
+  EXPECT_TRUE(clocks.ahead().empty());
+}
+
+TEST(JobStatus, FiveHundredRanksAreOneJob) {
+  std::vector<AgentStatus> agents;
+  for (Rank rank = 0; rank < 512; ++rank) {
+    BatchStatus batch{"shelf of trainer/policy", "rollout", "pull", 3, now_ns};
+    batch.since = now_ns - 60 * second;
+    batch.awaited = {0};
+    agents.push_back(agent(rank, batch));
+  }
+  const JobStatus status = status_of(agents, now_ns);
+  ASSERT_EQ(status.problems.size(), 1U);
+  EXPECT_EQ(status.problems[0].text,
+            "rank 0 is waited for: ranks 0, 1, 2, 3, 4, 5 and 506 more have waited 60 s for it");
+}
+
+}  // namespace
+}  // namespace tensorbus::bus

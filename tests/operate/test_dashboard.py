@@ -1,0 +1,328 @@
+"""The live page in a real browser: ranks, versions, who waits, a death, 512 ranks, no error."""
+
+from __future__ import annotations
+
+import json
+import re
+import signal
+import threading
+import time
+import urllib.error
+import urllib.request
+from collections.abc import Callable, Iterator
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from pathlib import Path
+from typing import Any
+
+import pytest
+from browser import Browser, needs_browser
+from jobs import Job, get, until
+from processes import PROGRAM, Start, StartServer
+
+DOCS = Path(__file__).parents[2] / "docs" / "pictures"
+
+# Elements that somebody must be able to name or to read, and whether that is so. Contrast is that
+# of the web's guidelines: 4.5 for text.
+ACCESSIBILITY = r"""
+const found = [];
+const visible = (e) => e.checkVisibility() && e.getBoundingClientRect().width > 0;
+for (const e of document.querySelectorAll("button, input, a[href], [tabindex='0']")) {
+  if (!visible(e)) continue;
+  const named = e.getAttribute("aria-label") || e.getAttribute("aria-labelledby")
+    || e.textContent.trim() || (e.labels && e.labels.length);
+  if (!named) found.push("no name: " + e.outerHTML.slice(0, 120));
+}
+for (const e of document.querySelectorAll("img, svg")) {
+  if (visible(e) && !e.closest("[aria-hidden]") && !e.getAttribute("aria-label") && !e.alt) {
+    found.push("no text for a picture: " + e.outerHTML.slice(0, 80));
+  }
+}
+let level = 0;
+for (const e of document.querySelectorAll("h1, h2, h3")) {
+  const next = Number(e.tagName[1]);
+  if (next > level + 1) found.push("a level is left out before " + e.textContent);
+  level = next;
+}
+if (!document.documentElement.lang) found.push("no language");
+const ids = [...document.querySelectorAll("[id]")].map((e) => e.id);
+if (new Set(ids).size !== ids.length) found.push("an id is used twice");
+const numbers = (text) => text.match(/[\d.]+/g).map(Number);
+const light = ([r, g, b]) => [r, g, b].map((c) => c / 255)
+  .map((c) => c <= 0.03928 ? c / 12.92 : ((c + 0.055) / 1.055) ** 2.4)
+  .reduce((sum, c, i) => sum + c * [0.2126, 0.7152, 0.0722][i], 0);
+const ground = (e) => {
+  for (; e; e = e.parentElement) {
+    const color = numbers(getComputedStyle(e).backgroundColor);
+    if (color.length < 4 || color[3] === 1) return color;
+  }
+  return [255, 255, 255];
+};
+for (const e of document.querySelectorAll("body *")) {
+  const own = [...e.childNodes].some((n) => n.nodeType === 3 && n.textContent.trim());
+  if (!own || !visible(e) || e.closest("svg, script, style, .skip")) continue;
+  if (getComputedStyle(e).fontSize === "0px") continue;
+  const pair = [light(numbers(getComputedStyle(e).color)), light(ground(e))];
+  const contrast = (Math.max(...pair) + 0.05) / (Math.min(...pair) + 0.05);
+  if (contrast < 4.5) {
+    const text = e.textContent.slice(0, 40);
+    found.push(`contrast ${contrast.toFixed(2)}: ${e.className || e.tagName} "${text}"`);
+  }
+}
+return [...new Set(found)];
+"""
+
+
+@pytest.fixture
+def pictures(request: pytest.FixtureRequest, tmp_path: Path) -> Path:
+    """Where pictures go: those in the docs are renewed on demand only."""
+    return DOCS if request.config.getoption("--pictures") else tmp_path / "pictures"
+
+
+@pytest.fixture
+def browser(start_program: Start, tmp_path: Path) -> Iterator[Browser]:
+    opened = Browser(start_program, tmp_path / "browser")
+    yield opened
+    opened.close()
+
+
+def dashboard(start_program: Start, store: str, *options: str) -> str:
+    process = start_program(
+        str(PROGRAM), "dashboard", "--store", store, "--bind", "127.0.0.1:0", *options
+    )
+    return process.line().split()[1]
+
+
+def boxes(browser: Browser) -> dict[int, dict[str, str]]:
+    found = browser.run(
+        """return [...document.querySelectorAll("#sides button")].map((b) =>
+             [Number(b.dataset.rank), {state: b.className, label: b.getAttribute("aria-label"),
+              text: b.textContent}])"""
+    )
+    return dict(found)
+
+
+def text_of(browser: Browser, selector: str) -> str:
+    found: str = browser.run("return document.querySelector(arguments[0]).innerText", selector)
+    return found
+
+
+def check_sound(browser: Browser, url: str) -> None:
+    assert browser.console() == []
+    outside = {
+        address
+        for address in browser.requests()
+        if not address.startswith((url, "data:", "about:", "chrome"))
+    }
+    assert outside == set()
+
+
+@needs_browser
+@pytest.mark.proves("O4.2", "O4.3")
+def test_a_running_job_in_a_browser(
+    start_job: Callable[..., Job], start_program: Start, browser: Browser, pictures: Path
+):
+    job = start_job(elements=200_000, period=0.5)
+    job.wait_for_version(2)
+    url = dashboard(start_program, job.server.url)
+    browser.open(url)
+    until(lambda: set(boxes(browser)) == {0, 1, 2, 3, 4}, "five ranks")
+    assert text_of(browser, "#live-text") == "live"
+    first = int(text_of(browser, "#count-version"))
+    until(lambda: int(text_of(browser, "#count-version")) > first + 2, "versions to grow")
+    assert browser.run('return document.querySelectorAll("#arrows path").length') >= 6
+    assert browser.run('return document.querySelectorAll("#versions rect").length') >= 3
+    assert "rank 4 is there" in text_of(browser, "#log")
+    time.sleep(3)
+    for scheme in ("light", "dark"):
+        browser.emulate(scheme)
+        until(lambda: browser.run("return document.readyState") == "complete", "the page")
+        assert browser.run(ACCESSIBILITY) == []
+    browser.emulate("light")
+    browser.picture(pictures / "dashboard-light.png")
+
+    # A rank that does not pull: the others wait for it, and it turns red.
+    job.pause(4)
+    until(lambda: "blocked" in boxes(browser)[4]["state"], "rank 4 to turn red")
+    assert "rank 4 is waited for" in text_of(browser, "#problems")
+    assert "waits" in boxes(browser)[2]["text"]
+    assert browser.run(ACCESSIBILITY) == []
+    browser.picture(pictures / "dashboard-waits.png")
+    job.resume(4)
+    until(lambda: "blocked" not in boxes(browser)[4]["state"], "rank 4 to be well again")
+
+    # What the engines read from the trainers, as a picture.
+    browser.run(
+        """const choice = document.querySelector("#plan-of");
+           choice.value = [...choice.options].find((each) => each.value.includes("engine")).value;
+           choice.dispatchEvent(new Event("change"))"""
+    )
+    until(
+        lambda: browser.run('return document.querySelector("#plan-picture").naturalWidth > 100'),
+        "the plan",
+    )
+
+    # A rank that is killed turns red, whoever waits for it is named, and it comes back.
+    job.ranks[4].signal(signal.SIGKILL)
+    until(lambda: "gone" in boxes(browser)[4]["state"], "rank 4 to be gone")
+    assert "rank 4 is gone" in text_of(browser, "#log")
+    assert "gone for" in boxes(browser)[4]["label"]
+    until(
+        lambda: re.search(r"\branks? 2\b", text_of(browser, "#problems")),
+        "rank 2 to be named as one who waits",
+    )
+    job.start(4)
+    until(lambda: "gone" not in boxes(browser)[4]["state"], "rank 4 to be back")
+
+    # By keyboard: a rank is chosen, and its line is what is left of the table.
+    browser.run('document.querySelector("#sides button[data-rank=\\"3\\"]").click()')
+    assert browser.run('return document.querySelectorAll("#rows tr").length') == 1
+    check_sound(browser, url)
+
+
+class Crowd:
+    """Serves the program's own page, with a state of as many ranks as are wanted."""
+
+    def __init__(self, page: str, state: Callable[[], dict[str, Any]]) -> None:
+        class Answer(BaseHTTPRequestHandler):
+            def do_GET(self) -> None:
+                text = json.dumps(state()) if self.path == "/state.json" else page
+                kind = "application/json" if self.path == "/state.json" else "text/html"
+                self.send_response(200)
+                self.send_header("Content-Type", kind + "; charset=utf-8")
+                self.end_headers()
+                self.wfile.write(text.encode())
+
+            def log_message(self, *_: object) -> None:
+                pass
+
+        self._server = ThreadingHTTPServer(("127.0.0.1", 0), Answer)
+        self.url = f"http://127.0.0.1:{self._server.server_port}/"
+        threading.Thread(target=self._server.serve_forever, daemon=True).start()
+
+    def close(self) -> None:
+        self._server.shutdown()
+        self._server.server_close()
+
+
+def row_of(rank: int, version: int) -> dict[str, Any]:
+    trains = rank < 128
+    stuck = 200 <= rank < 208
+    lag = 0 if trains else rank % 3 // 2
+    doing = "idle"
+    if stuck:
+        doing = "pull waits 31 s for rank 300"
+    elif not trains and rank % 7 == 0:
+        doing = "pull: 40 % of 1.20 GB"
+    return {
+        "rank": rank, "host": f"node{rank // 8}", "pid": 1000 + rank, "embedded": True,
+        "side": "trainer" if trains else "rollout", "batch": "policy", "what": "policy",
+        "work": "publish" if trains else "pull", "version": version - lag,
+        "age": 1.5, "state": "blocked" if stuck else "moves" if "%" in doing else "idle",
+        "doing": doing, "waited": 31.0 if stuck else 0.0, "awaited": [300] if stuck else [],
+        "from": [] if trains else [rank % 128], "gbps": 0.0 if trains else 2.5, "metrics": "",
+        "share": 0.4 if "%" in doing else 0.0,
+    }  # fmt: skip
+
+
+def crowd_state(version: int) -> dict[str, Any]:
+    now = int(time.time() * 1000)
+    courses = [
+        {"what": "policy", "side": side, "version": version - ago, "first": now - ago * 9000,
+         "last": now - ago * 9000 + 3000, "ranks": ranks, "at": []}
+        for side, ranks in (("trainer", 128), ("rollout", 384)) for ago in range(13)
+    ]  # fmt: skip
+    return {
+        "namespace": "crowd", "store": "tensorbus://127.0.0.1:29500", "now": now, "error": "",
+        "log": [{"at": now - 5000, "kind": "join", "text": "rank 511 is there (pid 1511)"}],
+        "versions": courses,
+        "rows": [row_of(rank, version) for rank in range(512)],
+        "problems": [{"text": "rank 300 is waited for: ranks 200, 201 have waited 31 s for it",
+                      "ranks": [300]}],
+    }  # fmt: skip
+
+
+@needs_browser
+@pytest.mark.proves("O4.2")
+def test_512_ranks(
+    start_server: StartServer, start_program: Start, browser: Browser, pictures: Path
+):
+    page = get(dashboard(start_program, start_server().url))
+    version = 40
+    crowd = Crowd(page, lambda: crowd_state(version))
+    browser.open(crowd.url)
+    until(lambda: len(boxes(browser)) == 512, "512 ranks")
+    found = boxes(browser)
+    assert "blocked" in found[300]["state"]
+    assert "blocked" in found[200]["state"]
+    assert "moves" in found[210]["state"]
+    # It is drawn anew in less than the second between two looks.
+    took = browser.run(
+        "const begin = performance.now(); render(); render(); return performance.now() - begin"
+    )
+    assert took < 2000
+    version = 41
+    until(lambda: text_of(browser, "#count-version") == "41", "the next version")
+    for scheme in ("light", "dark"):
+        browser.emulate(scheme)
+        assert browser.run(ACCESSIBILITY) == []
+    browser.picture(pictures / "dashboard-512-dark.png")
+    check_sound(browser, crowd.url)
+    browser.open("about:blank")
+    crowd.close()
+
+
+@needs_browser
+@pytest.mark.proves("O4.2")
+def test_a_page_with_a_token_asks_for_it(
+    start_server: StartServer, start_program: Start, browser: Browser, tmp_path: Path
+):
+    (tmp_path / "page-token").write_text("sesame\n")
+    (tmp_path / "page-token").chmod(0o600)
+    url = dashboard(
+        start_program, start_server().url, "--page-token-file", str(tmp_path / "page-token")
+    )
+    for path in ("state.json", "plan.svg?batch=b&side=s"):
+        with pytest.raises(urllib.error.HTTPError, match="401"):
+            get(url + path)
+    browser.open(url)
+    until(lambda: browser.run('return !document.querySelector("#entry").hidden'), "the question")
+    browser.run(
+        """document.querySelector("#token").value = "sesame";
+           document.querySelector("#entry button").click()"""
+    )
+    until(lambda: text_of(browser, "#live-text") == "live", "the page to be live")
+    assert browser.run('return document.querySelector("#entry").hidden')
+
+
+@pytest.mark.proves("O4.2")
+def test_a_token_may_be_an_argument(start_server: StartServer, start_program: Start):
+    url = dashboard(start_program, start_server().url, "--token", "sesame")
+    with pytest.raises(urllib.error.HTTPError, match="401"):
+        get(url + "state.json")
+    request = urllib.request.Request(url + "state.json", headers={"Authorization": "Bearer sesame"})
+    with urllib.request.urlopen(request, timeout=30) as answer:
+        assert answer.status == 200
+
+
+@pytest.mark.proves("O4.2")
+def test_the_page_is_one_file_that_loads_nothing(start_server: StartServer, start_program: Start):
+    url = dashboard(start_program, start_server().url)
+    with urllib.request.urlopen(url) as answer:
+        page = answer.read().decode()
+        policy = answer.headers["Content-Security-Policy"]
+    assert "default-src 'none'" in policy
+    assert not re.search(r'(src|href)="(?!data:|#)', page)
+    assert "/* page.css */" not in page
+    assert "sidesOf" in page
+    state = until(lambda: json.loads(get(url + "state.json")), "the store to have been asked")
+    assert state["rows"] == []
+
+
+def test_a_dashboard_without_its_store_says_so(start_server: StartServer, start_program: Start):
+    server = start_server()
+    url = dashboard(start_program, server.url, "--timeout", "1")
+    until(lambda: json.loads(get(url + "state.json")).get("rows") == [], "the state")
+    server.kill()
+    until(lambda: json.loads(get(url + "state.json"))["error"], "it to say so")
+    server.start_again()
+    until(lambda: not json.loads(get(url + "state.json"))["error"], "it to go on")

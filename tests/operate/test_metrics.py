@@ -1,0 +1,246 @@
+"""The page of metrics: of agents, of the store, for a real Prometheus, beside clients that hang."""
+
+import json
+import shutil
+import socket
+import subprocess
+import time
+import urllib.error
+import urllib.parse
+import urllib.request
+from collections.abc import Callable
+from pathlib import Path
+
+import numpy as np
+import pytest
+import tensorbus
+from jobs import Job, get, until
+from processes import PROGRAM, Start, free_port
+from tensorbus.kvstore import StoreServer
+
+needs_prometheus = pytest.mark.skipif(
+    shutil.which("prometheus") is None or shutil.which("promtool") is None,
+    reason="Debian's prometheus is not installed: tools/setup --tests does it",
+)
+ALERTS = Path(__file__).parents[2] / "examples" / "prometheus" / "alerts.yml"
+
+
+def value(text: str, series: str) -> float:
+    """Of the first series whose line begins like this."""
+    for line in text.splitlines():
+        if line.startswith(series):
+            return float(line.rsplit(" ", 1)[1])
+    raise AssertionError(f"{series} is not in {text}")
+
+
+@pytest.mark.proves("O2.1")
+def test_a_job_shows_what_it_has_moved(start_job: Callable[..., Job]):
+    job = start_job(env={"TENSORBUS_METRICS": "127.0.0.1:0"})
+    job.wait_for_version(3)
+    pages = until(
+        lambda: [
+            found
+            for found in {row["rank"]: row["metrics"] for row in job.status()["rows"]}.values()
+            if found
+        ],
+        "the addresses of the pages",
+    )
+    assert len(set(pages)) == 5
+    texts = [get(page) for page in pages]
+    engine = next(text for text in texts if 'rank="2"' in text)
+    labels = 'namespace="default",rank="2"'
+    assert value(engine, f"tensorbus_version{{{labels}}}") >= 3
+    assert value(engine, f'tensorbus_operations_total{{{labels},operation="pull"') >= 3
+    assert value(engine, f"tensorbus_read_bytes_total{{{labels}") >= 3 * 2 * 4 * job.elements
+    assert value(engine, f'tensorbus_phase_seconds_total{{{labels},operation="pull",phase="read"')
+    trainer = next(text for text in texts if 'rank="0"' in text)
+    assert 'operation="publish",outcome="ok"' in trainer
+    assert 'phase="stage"' in trainer
+
+
+@needs_prometheus
+@pytest.mark.proves("O2.1")
+def test_promtool_finds_nothing_wrong(start_job: Callable[..., Job]):
+    job = start_job(env={"TENSORBUS_METRICS": "127.0.0.1:0"})
+    job.wait_for_version(2)
+    page = until(lambda: job.status()["rows"][0]["metrics"], "the address of a page")
+    checked = subprocess.run(
+        ["promtool", "check", "metrics"], input=get(page), capture_output=True, text=True
+    )
+    assert (checked.returncode, checked.stdout, checked.stderr) == (0, "", "")
+    rules = subprocess.run(
+        ["promtool", "check", "rules", str(ALERTS)], capture_output=True, text=True
+    )
+    assert rules.returncode == 0, rules.stderr
+
+
+@needs_prometheus
+@pytest.mark.proves("O2.1")
+def test_a_real_prometheus_scrapes_a_job(
+    start_job: Callable[..., Job], start_program: Start, tmp_path: Path
+):
+    job = start_job(engines=1, env={"TENSORBUS_METRICS": "127.0.0.1:0"})
+    job.wait_for_version(2)
+    pages = until(
+        lambda: (found := sorted({row["metrics"] for row in job.status()["rows"]}))[0] and found,
+        "the addresses of the pages",
+    )
+    targets = [urllib.parse.urlparse(page).netloc for page in pages]
+    configuration = {
+        "global": {"scrape_interval": "1s"},
+        "rule_files": [str(ALERTS)],
+        "scrape_configs": [
+            {"job_name": "tensorbus", "static_configs": [{"targets": targets}]},
+        ],
+    }
+    (tmp_path / "prometheus.yml").write_text(json.dumps(configuration))
+    port = free_port()
+    start_program(
+        "prometheus",
+        f"--config.file={tmp_path / 'prometheus.yml'}",
+        f"--storage.tsdb.path={tmp_path / 'data'}",
+        f"--web.listen-address=127.0.0.1:{port}",
+    )
+
+    def ask() -> dict[str, float]:
+        query = urllib.parse.quote("sum by (operation) (tensorbus_operations_total)")
+        try:
+            answer = json.loads(get(f"http://127.0.0.1:{port}/api/v1/query?query={query}"))
+        except OSError:
+            return {}
+        results = answer["data"]["result"]
+        return {each["metric"]["operation"]: float(each["value"][1]) for each in results}
+
+    found = until(
+        lambda: (counts := ask()).keys() >= {"publish", "pull"} and counts,
+        "Prometheus to have scraped the job",
+        120,
+    )
+    assert found["publish"] >= 4  # of two ranks
+    assert found["pull"] >= 2
+
+
+@pytest.mark.proves("O2.1")
+def test_the_store_and_an_agent_of_its_own_have_pages(start_program: Start, tmp_path: Path):
+    port = free_port()
+    store = start_program(str(PROGRAM), "store", "--port", "0", "--metrics", f"127.0.0.1:{port}")
+    url = store.line().split()[1]
+    assert value(get(f"http://127.0.0.1:{port}/metrics"), "tensorbus_store_connections ") == 0
+    agent_port = free_port()
+    agent = start_program(
+        str(PROGRAM), "agent", "--store", url, "--rank", "0", "--world-size", "1",
+        "--command-queue", str(tmp_path / "queue"), "--state", str(tmp_path / "state"),
+        "--metrics", f"127.0.0.1:{agent_port}",
+    )  # fmt: skip
+    assert agent.line().startswith("ready rank 0")
+    text = get(f"http://127.0.0.1:{agent_port}/metrics")
+    assert value(text, 'tensorbus_commands{namespace="default",rank="0"}') == 0
+    assert text.startswith("# HELP")
+    openmetrics = get(
+        f"http://127.0.0.1:{agent_port}/metrics", "application/openmetrics-text; version=1.0.0"
+    )
+    assert openmetrics.endswith("# EOF\n")
+    assert value(get(f"http://127.0.0.1:{port}/metrics"), "tensorbus_store_connections ") >= 1
+    second = start_program(str(PROGRAM), "store", "--port", "0", "--metrics", f"127.0.0.1:{port}")
+    assert second.wait() == 1
+    assert "cannot be listened on" in second.errors
+
+
+@pytest.mark.proves("O5.1")
+def test_clients_that_never_read_delay_no_step(store_server: StoreServer):
+    port = free_port()
+    space = "silent-scrapers"
+    trainer = tensorbus.TensorBusClient.embedded(
+        store_server.url, rank=0, namespace=space, metrics=f"127.0.0.1:{port}"
+    )
+    engine = tensorbus.TensorBusClient.embedded(store_server.url, rank=1, namespace=space)
+    state = {"w": np.ones(1000, np.float32)}
+    publisher, puller = trainer.link("trainer"), engine.link("engine", "trainer")
+    last = publisher.publish("policy", state)
+    puller.pull("policy", state)
+    silent = []
+    for number in range(12):
+        connection = socket.create_connection(("127.0.0.1", port))
+        silent.append(connection)
+        if number % 2:
+            connection.sendall(b"GET /metrics HTTP/1.1\r\nHost: localhost\r\n\r\n")
+    longest = 0.0
+    for _ in range(50):
+        begin = time.monotonic()
+        publisher.publish("policy", state)
+        last = puller.pull("policy", state, newer_than=last)
+        longest = max(longest, time.monotonic() - begin)
+    # The page waits a second for each of its clients; a loaded machine takes a part of that.
+    assert longest < 0.9
+    for connection in silent:
+        connection.close()
+    engine.close()
+    trainer.close()
+
+
+@pytest.mark.proves("O2.2")
+def test_stats_are_the_numbers_of_the_page(store_server: StoreServer):
+    port = free_port()
+    with tensorbus.TensorBusClient.embedded(
+        store_server.url, rank=7, namespace="stats", metrics=f"127.0.0.1:{port}"
+    ) as client:
+        client.link("trainer").publish("policy", {"w": np.ones(1000, np.float32)})
+        mine = {"namespace": "stats", "rank": "7"}
+        found = {
+            labels["operation"]: number
+            for labels, number in tensorbus.stats()["tensorbus_operation_bytes"]
+            if labels.items() >= mine.items()
+        }
+        assert found["publish"] == 4000
+        page = get(f"http://127.0.0.1:{port}/metrics")
+        labels = 'namespace="stats",rank="7",operation="publish"'
+        assert value(page, f"tensorbus_operation_bytes_total{{{labels}}}") == 4000
+
+
+@pytest.mark.proves("O2.2")
+def test_a_link_has_the_numbers_of_its_rank(store_server: StoreServer):
+    with (
+        tensorbus.TensorBusClient.embedded(store_server.url, rank=1, namespace="mine") as client,
+        tensorbus.TensorBusClient.embedded(store_server.url, rank=2, namespace="mine") as other,
+    ):
+        link = client.link("trainer")
+        link.publish("policy", {"w": np.ones(1000, np.float32)})
+        other.link("second").publish("policy", {"w": np.ones(7, np.float32)})
+        assert ({"operation": "publish"}, 4000) in link.stats()["tensorbus_operation_bytes"]
+        assert len(link.stats()["tensorbus_version"]) == 1
+
+
+@pytest.mark.proves("O1.1", "O2.1")
+def test_an_endpoint_has_a_page():
+    port = free_port()
+    with (
+        tensorbus.Endpoint(name="giver") as giver,
+        tensorbus.Endpoint(name="taker", metrics=f"127.0.0.1:{port}") as taker,
+    ):
+        (got,) = taker.read(giver.expose([np.full(1000, 3, np.float32)]))
+        assert (np.asarray(got) == 3).all()
+        lines = get(f"http://127.0.0.1:{port}/metrics").splitlines()
+    of_taker = [line for line in lines if 'endpoint="taker ' in line]
+    read = next(line for line in of_taker if line.startswith("tensorbus_operation_bytes_total"))
+    assert 'operation="read"' in read
+    assert read.endswith(" 4000")
+    assert any(line.startswith("tensorbus_read_bytes_total") for line in of_taker)
+
+
+def test_a_page_is_not_for_names_that_others_chose(store_server: StoreServer):
+    port = free_port()
+    with tensorbus.TensorBusClient.embedded(
+        store_server.url, rank=0, namespace="rebinding", metrics=f"127.0.0.1:{port}"
+    ):
+        request = urllib.request.Request(
+            f"http://127.0.0.1:{port}/metrics", headers={"Host": f"evil.example:{port}"}
+        )
+        with pytest.raises(urllib.error.HTTPError, match="403"):
+            urllib.request.urlopen(request, timeout=30)
+
+
+def test_an_address_that_is_none_is_refused(store_server: StoreServer):
+    with pytest.raises(ValueError, match="HOST:PORT"):
+        tensorbus.TensorBusClient.embedded(
+            store_server.url, rank=0, namespace="no-address", metrics="9400"
+        )
