@@ -4,7 +4,6 @@
 #include <fmt/ranges.h>
 
 #include <algorithm>
-#include <iterator>
 #include <utility>
 
 #include "bus/registration/senders.h"
@@ -24,7 +23,7 @@ void Registering::check() {
 }
 
 bool Registering::meets_others() {
-  unsubscribed_.clear();
+  waits_for_readers_ = false;
   if (!matching_.matched()) return false;
   if (matching_.can_recv().ok() && !has_joined()) return false;
   return !matching_.can_send().ok() || has_readers();
@@ -71,20 +70,26 @@ bool Registering::has_readers() {
     self_.missing = "the generation has not begun";
     return false;
   }
-  const auto is_missing = [&](Rank reader) {
-    return !source->has_started(reader) && generations_.may_join(reader);
-  };
-  std::ranges::copy_if(matching_.readers(), std::back_inserter(unsubscribed_), is_missing);
-  return unsubscribed_.empty();
+  // One is enough to know: all of them are asked for with every message of every reader.
+  waits_for_readers_ =
+      std::ranges::any_of(matching_.readers(), [&](Rank reader) { return is_missing(reader); });
+  return !waits_for_readers_;
+}
+
+bool Registering::is_missing(Rank reader) const {
+  const Source* source = exchange_.sending().source();
+  return source != nullptr && !source->has_started(reader) && generations_.may_join(reader);
 }
 
 std::optional<Status> Registering::lateness() {
   if (deadline() > self_.context.now) return std::nullopt;
   matching_.explain();
+  std::vector<Rank> late;
+  if (waits_for_readers_) late = matching_.readers();
+  std::erase_if(late, [&](Rank reader) { return !is_missing(reader); });
   const std::string missing =
-      unsubscribed_.empty()
-          ? self_.missing + matching_.what_is_there_instead()
-          : fmt::format("reader rank {} has not subscribed", fmt::join(unsubscribed_, ", "));
+      late.empty() ? self_.missing + matching_.what_is_there_instead()
+                   : fmt::format("reader rank {} has not subscribed", fmt::join(late, ", "));
   return Status{Code::timeout, fmt::format("batch \"{}\" is not registered everywhere: {}",
                                            self_.key.batch, missing)};
 }

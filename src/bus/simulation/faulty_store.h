@@ -210,7 +210,8 @@ class FaultyStore final : public Store {
     ~Watching() override {
       store_.locked([&] { std::erase(store_.feeds_, feed_); });
     }
-    StoreEvent next(Deadline deadline, Cancellation* cancellation) override {
+    StoreEvent next(Deadline, Cancellation*) override { throw_unused(); }
+    std::vector<StoreEvent> next_all(Deadline deadline, Cancellation* cancellation) override {
       const Cancellation::Hook hook(cancellation, [&] { store_.changed_.notify_all(); });
       return store_.perform(Call::next, Deadline::after(std::chrono::milliseconds(1)),
                             [&] { return take(deadline, *cancellation); });
@@ -219,7 +220,7 @@ class FaultyStore final : public Store {
 
    private:
     // Called with the store's lock.
-    StoreEvent take(Deadline deadline, Cancellation& cancellation) {
+    std::vector<StoreEvent> take(Deadline deadline, Cancellation& cancellation) {
       std::unique_lock lock(store_.mutex_, std::adopt_lock);
       while (feed_->events.empty() || feed_->broken) {
         const bool ends = feed_->broken || cancellation.cancelled() || deadline.expired();
@@ -228,9 +229,8 @@ class FaultyStore final : public Store {
         if (ends) throw Error(Code::unreachable, "the watch is over");
       }
       lock.release();
-      StoreEvent event = std::move(feed_->events.front());
-      feed_->events.pop_front();
-      return event;
+      const auto events = std::exchange(feed_->events, {});
+      return {events.begin(), events.end()};
     }
 
     FaultyStore& store_;
