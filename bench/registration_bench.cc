@@ -22,6 +22,7 @@
 #include "os/io/poll.h"
 #include "registration_cluster.h"
 #include "rows.h"
+#include "tensorbus/log.h"
 
 namespace tensorbus::bench {
 namespace {
@@ -40,6 +41,7 @@ struct Figures {
   double cpu_s = 0;     // of all ranks and the store
   double switches = 0;  // of a rank
   double bytes = 0;     // of a rank
+  int lapses = 0;       // of leases, of all ranks: whoever was taken for dead registers again
 
   std::string name() const { return fmt::format("Shard(0) -> Shard({})", target_dim); }
 };
@@ -49,6 +51,7 @@ class Teller {
  public:
   explicit Teller(int fd) : fd_(fd) {}
   void phase(std::string_view name) const { say(fmt::format("phase {}\n", name)); }
+  void lapse() const { say("lapse\n"); }
   void failure(std::string_view why) const { say(fmt::format("failure {}\n", why)); }
   void figures(const Figures& row) const {
     say(fmt::format("figures {} {} {} {} {} {}\n", row.meeting_s, row.meeting_cpu_s, row.seconds,
@@ -63,6 +66,10 @@ class Teller {
 };
 
 void measure(Figures row, Deadline deadline, const Teller& teller) {
+  // Agents whose leases have lapsed say so in the log.
+  log::set_sink([&teller](log::Level, std::string_view message) {
+    if (message.find("was taken for dead") != std::string_view::npos) teller.lapse();
+  });
   teller.phase("starting agents");
   RegistrationCluster cluster(row.ranks, row.target_dim, deadline);
   const auto all = static_cast<double>(2 * row.ranks);
@@ -133,6 +140,7 @@ void understand(Figures& row, const std::string& said, Duration patience, int st
     std::istringstream words(line);
     std::string kind;
     words >> kind;
+    if (kind == "lapse") ++row.lapses;
     if (kind == "phase") phase = line.substr(kind.size() + 1);
     if (kind == "failure") row.why = line.substr(kind.size() + 1);
     if (kind != "figures") continue;
@@ -142,9 +150,9 @@ void understand(Figures& row, const std::string& said, Duration patience, int st
     return;
   }
   if (WIFSIGNALED(status)) row.why = fmt::format("ended by signal {}", WTERMSIG(status));
-  row.why = fmt::format("did not end within {} s: {} while {}",
+  row.why = fmt::format("did not end within {} s: {} while {}, {} leases had lapsed",
                         std::chrono::duration_cast<std::chrono::seconds>(patience).count(), row.why,
-                        phase);
+                        phase, row.lapses);
 }
 
 void run_apart(Figures& row, Duration patience) {
@@ -172,18 +180,17 @@ void print_line(const Figures& row, const Figures* before) {
         before == nullptr
             ? 0
             : (row.bytes - before->bytes) / static_cast<double>(2 * (row.ranks - before->ranks));
-    fmt::print(
-        "{:>10.2f}{:>13.2f}{:>11.1f}{:>10.0f}{:>10.0f}{:>11.0f}{:>12.2f}{:>13.2f}\n",
-        row.seconds, row.cpu_s, row.cpu_s / static_cast<double>(2 * row.ranks) * 1e3, row.switches,
-        row.bytes, growth, row.meeting_s, row.meeting_cpu_s);
+    fmt::print("{:>10.2f}{:>13.2f}{:>11.1f}{:>10.0f}{:>10.0f}{:>11.0f}{:>12.2f}{:>13.2f}{:>8}\n",
+               row.seconds, row.cpu_s, row.cpu_s / static_cast<double>(2 * row.ranks) * 1e3,
+               row.switches, row.bytes, growth, row.meeting_s, row.meeting_cpu_s, row.lapses);
   }
   std::fflush(stdout);
 }
 
 void print_heading() {
-  fmt::print("{:<22}{:>12}{:>10}{:>13}{:>11}{:>10}{:>10}{:>11}{:>12}{:>13}\n",
-             "1,000 tensors", "ranks", "s", "processor s", "ms a rank", "switches", "bytes",
-             "a further", "before: s", "processor s");
+  fmt::print("{:<22}{:>12}{:>10}{:>13}{:>11}{:>10}{:>10}{:>11}{:>12}{:>13}{:>8}\n", "1,000 tensors",
+             "ranks", "s", "processor s", "ms a rank", "switches", "bytes", "a further",
+             "before: s", "processor s", "lapses");
 }
 
 void write(const std::vector<Figures>& all, const std::string& path) {
@@ -199,10 +206,11 @@ void write(const std::vector<Figures>& all, const std::string& path) {
       file << fmt::format(R"("s": null, "why": "{}"}})", why);
       continue;
     }
-    file << fmt::format(
-        R"("s": {:.4g}, "processor_s": {:.4g}, "switches_a_rank": {:.4g}, )"
-        R"("store_bytes_a_rank": {:.0f}, "meeting_s": {:.4g}, "meeting_processor_s": {:.4g}}})",
-        each.seconds, each.cpu_s, each.switches, each.bytes, each.meeting_s, each.meeting_cpu_s);
+    file << fmt::format(R"("s": {:.4g}, "processor_s": {:.4g}, "switches_a_rank": {:.4g}, )"
+                        R"("store_bytes_a_rank": {:.0f}, "lapses": {}, "meeting_s": {:.4g}, )"
+                        R"("meeting_processor_s": {:.4g}}})",
+                        each.seconds, each.cpu_s, each.switches, each.bytes, each.lapses,
+                        each.meeting_s, each.meeting_cpu_s);
   }
   file << "\n]\n";
 }

@@ -20,7 +20,7 @@ namespace tensorbus::bus {
 
 class FaultyStore final : public Store {
  public:
-  enum class Call { set, erase, swap, list, watch, next, lease, revoke };
+  enum class Call { set, erase, swap, get, list, watch, next, lease, revoke };
   enum class Fault {
     none,
     refuse,       // nothing is done
@@ -151,8 +151,16 @@ class FaultyStore final : public Store {
     return std::make_shared<Held>(*this, state);
   }
 
-  std::vector<std::optional<std::string>> get(std::span<const std::string>, Deadline) override {
-    throw_unused();
+  std::vector<std::optional<std::string>> get(std::span<const std::string> keys,
+                                              Deadline deadline) override {
+    return perform(Call::get, deadline, [&] {
+      std::vector<std::optional<std::string>> found;
+      for (const std::string& key : keys) {
+        const auto value = values_.find(key);
+        found.push_back(value == values_.end() ? std::nullopt : std::optional(value->second.text));
+      }
+      return found;
+    });
   }
   bool exists(const std::string&, Deadline) override { throw_unused(); }
   std::int64_t add(const std::string&, std::int64_t, Deadline) override { throw_unused(); }
