@@ -109,6 +109,9 @@ class Watch {
   virtual ~Watch() = default;
   // Throws Error(timeout) at the deadline; the watch goes on.
   virtual StoreEvent next(Deadline deadline, Cancellation* cancellation = nullptr) = 0;
+  // As next(), but all that has come by now: whoever reads in bulk wakes up once for it.
+  virtual std::vector<StoreEvent> next_all(Deadline deadline,
+                                           Cancellation* cancellation = nullptr) = 0;
   // Ends a blocked next() with Error(cancelled).
   virtual void close() noexcept = 0;
 };

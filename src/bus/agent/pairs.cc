@@ -173,7 +173,7 @@ void Pairs::assess(const End& end) {
   // What the store shows of this rank is what the others see.
   const auto shown = context_.catalog.member({end, context_.rank});
   if (shown == nullptr || shown->attempt != here.attempt) return;
-  const Verdict verdict = bus::assess(context_.catalog, here.pair, here.known);
+  const Verdict verdict = bus::assess(context_.catalog, here.pair, here.known, Search::in_short);
   if (!verdict.failed.ok()) {
     if (!here.waiting.empty()) fail(end, verdict.failed, !verdict.elsewhere);
     return;

@@ -3,12 +3,22 @@
 #include <gtest/gtest.h>
 
 #include <numeric>
+#include <utility>
+#include <vector>
 
 #include "bus/match/work.h"
 #include "bus/simulation/fixture.h"
 
 namespace tensorbus::bus::simulation {
 namespace {
+
+std::pair<TestSide, TestSide> sides_of(std::int64_t size) {
+  std::vector<Rank> ranks(static_cast<std::size_t>(size));
+  std::iota(ranks.begin(), ranks.end(), 0);
+  TestSide train = side("train", ranks, Shard{0});
+  std::iota(ranks.begin(), ranks.end(), static_cast<Rank>(size));
+  return {std::move(train), side("infer", ranks, Shard{1})};
+}
 
 struct Work {
   double sides;
@@ -17,11 +27,7 @@ struct Work {
 
 // Of each of `size` + `size` ranks that register.
 Work work_of(std::int64_t size, std::uint64_t seed) {
-  std::vector<Rank> ranks(static_cast<std::size_t>(size));
-  std::iota(ranks.begin(), ranks.end(), 0);
-  const TestSide train = side("train", ranks, Shard{0});
-  std::iota(ranks.begin(), ranks.end(), static_cast<Rank>(size));
-  const TestSide infer = side("infer", ranks, Shard{1});
+  const auto [train, infer] = sides_of(size);
   Fleet fleet(seed);
   const MatchingWork before = matching_work();
   fleet.set_up(train, infer, {size, size});
@@ -29,6 +35,34 @@ Work work_of(std::int64_t size, std::uint64_t seed) {
   const auto all = 2.0 * static_cast<double>(size);
   return {static_cast<double>(after.sides - before.sides) / all,
           static_cast<double>(after.passages - before.passages) / all};
+}
+
+// Of each of `size` + `size` ranks, where one side has its generation before the ranks of the other
+// register one after the other.
+double roll_calls_of(std::int64_t size, std::uint64_t seed) {
+  const auto [train, infer] = sides_of(size);
+  const Shape shape{size, size};
+  Fleet fleet(seed);
+  fleet.add(train);
+  fleet.add(infer);
+  std::vector<std::pair<Rank, CommandId>> ids;
+  for (const Rank rank : train.ranks) ids.emplace_back(rank, fleet.init(rank, train, infer.name));
+  for (const Rank rank : infer.ranks) ids.emplace_back(rank, fleet.init(rank, infer, train.name));
+  fleet.wait_ok(ids);
+  std::int64_t begun = 0;
+  fleet.cluster.on_step = [&](Rank, Step step) { begun += step == Step::generation_begun; };
+  ids.clear();
+  for (const Rank rank : train.ranks) ids.emplace_back(rank, fleet.enlist(rank, train, shape));
+  EXPECT_TRUE(fleet.cluster.run_until([&] { return begun == size; }));
+  const std::uint64_t before = matching_work().roll_calls;
+  for (const Rank rank : infer.ranks) {
+    ids.emplace_back(rank, fleet.enlist(rank, infer, shape));
+    // Long enough for all to see it on its own.
+    for (std::int64_t turn = 0; turn < 40 * size; ++turn) fleet.cluster.step();
+  }
+  fleet.wait_ok(ids);
+  return static_cast<double>(matching_work().roll_calls - before) /
+         (2.0 * static_cast<double>(size));
 }
 
 class RegistrationWorkTest : public testing::TestWithParam<std::uint64_t> {};
@@ -43,6 +77,16 @@ TEST_P(RegistrationWorkTest, OfARankDoesNotGrowWithTheRanks) {
     EXPECT_LE(work.passages, 3) << size << "+" << size << " ranks";
     EXPECT_GT(work.sides, 0);
     EXPECT_GT(work.passages, 0);
+  }
+}
+
+// Every registration of the other side is a change that all ranks see: what they have to look at
+// must not be all ranks.
+TEST_P(RegistrationWorkTest, TheSendersOfAGenerationAreNotSoughtAgainForEveryOtherRank) {
+  for (const std::int64_t size : {4, 16}) {
+    const double calls = roll_calls_of(size, GetParam());
+    EXPECT_LE(calls, 5) << size << "+" << size << " ranks";
+    EXPECT_GT(calls, 0);
   }
 }
 

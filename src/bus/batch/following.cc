@@ -2,6 +2,7 @@
 
 #include <fmt/format.h>
 
+#include <memory>
 #include <utility>
 
 #include "base/log.h"
@@ -17,8 +18,8 @@ void Following::follow(bool registers) {
 }
 
 void Following::follow_own() {
-  const Group& own = *matching_.own();
-  const GenerationKey key = generations_.key_of(own);
+  const GroupPtr& own = matching_.own();
+  const GenerationKey key = generations_.key_of(*own);
   const auto current = self_.context.catalog.generation(key);
   const RecordSight seen = generations_.sight_of(own);
   const auto report = [&](Rank left, const std::string& why) {
@@ -44,7 +45,7 @@ void Following::follow_own() {
       report(*seen.left, is_gone(*seen.left));
       return;
     case SenderMove::propose:
-      return generations_.propose_next(own);
+      return generations_.propose_next(*own);
   }
 }
 
@@ -81,19 +82,19 @@ void Following::follow_theirs(bool registers) {
   if (!matching_.can_recv().ok()) return;
   const Group& remote = *matching_.remote();
   const GenerationKey key = generations_.key_of(remote);
-  const auto current = self_.context.catalog.generation(key);
-  if (current == nullptr) return;
-  Generation seen = *current;
-  if (!seen.ended) {
-    if (const auto left = who_left(self_.context.catalog, self_.key.batch, seen)) {
-      seen = generations_.propose_end(key, seen, *left, is_gone(*left));
+  auto seen = self_.context.catalog.generation(key);
+  if (seen == nullptr) return;
+  if (!seen->ended) {
+    if (const auto left = generations_.who_left(key, seen)) {
+      seen = std::make_shared<const Generation>(
+          generations_.propose_end(key, *seen, *left, is_gone(*left)));
     }
   }
   Receiving& receiving = exchange_.receiving();
-  if (const auto loss = receiving.follow(seen)) {
+  if (const auto loss = receiving.follow(*seen)) {
     exchange_.fail(Direction::recv, loss->why, loss->rank);
   }
-  receiving.join(seen, matching_.own(), matching_.remote(),
+  receiving.join(*seen, matching_.own(), matching_.remote(),
                  registers || exchange_.has(Direction::recv));
 }
 

@@ -4,7 +4,6 @@
 #include <fmt/ranges.h>
 
 #include <algorithm>
-#include <iterator>
 #include <utility>
 
 #include "bus/registration/senders.h"
@@ -24,7 +23,7 @@ void Registering::check() {
 }
 
 bool Registering::meets_others() {
-  unsubscribed_.clear();
+  waits_for_readers_ = false;
   if (!matching_.matched()) return false;
   if (matching_.can_recv().ok() && !has_joined()) return false;
   return !matching_.can_send().ok() || has_readers();
@@ -71,11 +70,15 @@ bool Registering::has_readers() {
     self_.missing = "the generation has not begun";
     return false;
   }
-  const auto is_missing = [&](Rank reader) {
-    return !source->has_started(reader) && generations_.may_join(reader);
-  };
-  std::ranges::copy_if(matching_.readers(), std::back_inserter(unsubscribed_), is_missing);
-  return unsubscribed_.empty();
+  // One is enough to know: all of them are asked for with every message of every reader.
+  waits_for_readers_ =
+      std::ranges::any_of(matching_.readers(), [&](Rank reader) { return is_missing(reader); });
+  return !waits_for_readers_;
+}
+
+bool Registering::is_missing(Rank reader) const {
+  const Source* source = exchange_.sending().source();
+  return source != nullptr && !source->has_started(reader) && generations_.may_join(reader);
 }
 
 std::optional<Status> Registering::lateness() {
@@ -86,11 +89,19 @@ std::optional<Status> Registering::lateness() {
 
 std::string Registering::missing() {
   matching_.explain();
-  if (unsubscribed_.empty()) return self_.missing + matching_.what_is_there_instead();
-  return fmt::format("reader rank {} has not subscribed", fmt::join(unsubscribed_, ", "));
+  const std::vector<Rank> late = unsubscribed();
+  if (late.empty()) return self_.missing + matching_.what_is_there_instead();
+  return fmt::format("reader rank {} has not subscribed", fmt::join(late, ", "));
 }
 
-Awaited Registering::awaited() { return {missing(), unsubscribed_}; }
+std::vector<Rank> Registering::unsubscribed() const {
+  std::vector<Rank> late;
+  if (waits_for_readers_) late = matching_.readers();
+  std::erase_if(late, [&](Rank reader) { return !is_missing(reader); });
+  return late;
+}
+
+Awaited Registering::awaited() { return {missing(), unsubscribed()}; }
 
 CommandId Registering::take() { return std::exchange(command_, std::nullopt)->id; }
 

@@ -47,13 +47,15 @@ class Registering {
   bool has_shelf();
   bool has_joined();
   bool has_readers();
+  bool is_missing(Rank reader) const;
+  std::vector<Rank> unsubscribed() const;
 
   OwnRegistration& self_;
   Matching& matching_;
   Generations& generations_;
   Exchange& exchange_;
   std::optional<Command> command_;
-  std::vector<Rank> unsubscribed_;  // the readers that it waits for
+  bool waits_for_readers_ = false;  // and for nothing else
 };
 
 }  // namespace tensorbus::bus

@@ -163,26 +163,30 @@ std::shared_ptr<const BatchMember> Catalog::registration(const BatchKey& key) co
 }
 
 template <typename Matches>
-bool Catalog::has_any(const std::string& batch, Rank rank, Matches matches) const {
+const BatchMember* Catalog::find_any(const std::string& batch, Rank rank, Matches matches) const {
   const auto members = batches_.find(batch);
-  if (members == batches_.end()) return false;
+  if (members == batches_.end()) return nullptr;
   const BatchMembers& all = members->second.all;
   for (auto each = all.lower_bound({rank, ""}); each != all.end() && each->first.first == rank;
        ++each) {
-    if (each->second->failed.empty() && matches(*each->second)) return true;
+    if (each->second->failed.empty() && matches(*each->second)) return each->second.get();
   }
-  return false;
+  return nullptr;
 }
 
-bool Catalog::has(const std::string& batch, Rank rank, const Sender& sender) const {
-  return has_any(batch, rank, [&](const BatchMember& member) {
+const BatchMember* Catalog::find(const std::string& batch, Rank rank, const Sender& sender) const {
+  return find_any(batch, rank, [&](const BatchMember& member) {
     return Sender{member.incarnation, member.registration} == sender;
   });
 }
 
+bool Catalog::has(const std::string& batch, Rank rank, const Sender& sender) const {
+  return find(batch, rank, sender) != nullptr;
+}
+
 bool Catalog::has(const std::string& batch, Rank rank, std::uint64_t registration) const {
-  return has_any(batch, rank,
-                 [&](const BatchMember& member) { return member.registration == registration; });
+  const auto is_it = [&](const BatchMember& member) { return member.registration == registration; };
+  return find_any(batch, rank, is_it) != nullptr;
 }
 
 bool Catalog::has_failed(const std::string& batch) const {

@@ -38,6 +38,8 @@ class Catalog {
   std::shared_ptr<const BatchMember> registration(const BatchKey& key) const;
   // All registrations that cover this end.
   const BatchMembers& registered(const std::string& batch, const End& end) const;
+  // This very registration of a rank; null if it is not there or has failed.
+  const BatchMember* find(const std::string& batch, Rank rank, const Sender& sender) const;
   // Whether a rank has this very registration, and it has not failed.
   bool has(const std::string& batch, Rank rank, const Sender& sender) const;
   bool has(const std::string& batch, Rank rank, std::uint64_t registration) const;
@@ -91,8 +93,9 @@ class Catalog {
   std::shared_ptr<BatchMember> complete(const std::shared_ptr<BatchMember>& member) const;
   template <typename Wanted>
   RegistrationIds registrations(const std::string& batch, Wanted wanted) const;
+  // One of the rank that has not failed; null: there is none.
   template <typename Matches>
-  bool has_any(const std::string& batch, Rank rank, Matches matches) const;
+  const BatchMember* find_any(const std::string& batch, Rank rank, Matches matches) const;
 
   struct Shelved {
     std::int64_t generation = 0;

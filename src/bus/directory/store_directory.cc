@@ -1,8 +1,10 @@
 #include "bus/directory/store_directory.h"
 
+#include <algorithm>
 #include <condition_variable>
 #include <deque>
 #include <functional>
+#include <iterator>
 #include <set>
 #include <thread>
 #include <vector>
@@ -118,6 +120,13 @@ class StoreDirectory final : public Directory {
     if (events_.empty()) ready_.signal();
     events_.push_back(std::move(event));
   }
+  // Whoever polls wakes up once for all of them.
+  void post_all(std::vector<DirectoryEvent> events) {
+    const Lock lock(mutex_);
+    if (events.empty()) return;
+    if (events_.empty()) ready_.signal();
+    std::ranges::move(events, std::back_inserter(events_));
+  }
 
   bool stopping() {
     const Lock lock(mutex_);
@@ -207,11 +216,17 @@ class StoreDirectory final : public Directory {
     return true;
   }
 
-  void make(const Publish& each, bool) {
+  void make(const Publish& each, bool repeated) {
     const Deadline deadline = one_try();
+    // Every write goes to all agents. A store that answers late because many register at once would
+    // be kept from answering by what is written again.
+    if (repeated && lease_ != nullptr && is_there(each, deadline)) return;
     if (lease_ == nullptr) lease_ = store_->lease(options_.time_to_live, {}, deadline);
     const Entry entry{each.key, each.value};
     store_->set(std::span(&entry, 1), deadline, lease_.get());
+  }
+  bool is_there(const Publish& each, Deadline deadline) {
+    return store_->get(std::span(&each.key, 1), deadline).front() == each.value;
   }
   void make(const Withdraw& each, bool) { store_->erase(each.key, one_try()); }
   void make(const CompareAndSet& each, bool repeated) {
@@ -233,36 +248,45 @@ class StoreDirectory final : public Directory {
   }
 
   void watch() {
-    std::set<std::string> known;
+    std::set<std::string> known;  // keys that there are
     while (!stopping()) {
       try {
         const auto watch = store_->watch(scope_.prefix(), true, one_try());
-        // What vanished while nobody watched.
-        std::set<std::string> there;
-        for (std::string& key : store_->list(scope_.prefix(), one_try())) {
-          there.insert(std::move(key));
-        }
-        std::erase_if(known, [&](const std::string& key) {
-          if (there.contains(key)) return false;
-          post(Changed{std::string(scope_.local(key)), std::nullopt});
-          return true;
-        });
-        while (true) {
-          StoreEvent event = watch->next(Deadline::never(), &cancellation_);
-          const bool put = event.kind == StoreEvent::Kind::put;
-          if (put) {
-            known.insert(event.key);
-          } else {
-            known.erase(event.key);
-          }
-          Changed changed{std::string(scope_.local(event.key)), std::nullopt};
-          if (put) changed.value = std::move(event.value);
-          post(std::move(changed));
-        }
+        post_all(forget_vanished(known));
+        while (true) post_all(changes(watch->next_all(Deadline::never(), &cancellation_), known));
       } catch (...) {
         pause(options_.between_tries);
       }
     }
+  }
+
+  // What vanished while nobody watched.
+  std::vector<DirectoryEvent> forget_vanished(std::set<std::string>& known) {
+    const std::vector<std::string> there = store_->list(scope_.prefix(), one_try());  // sorted
+    std::vector<DirectoryEvent> changes;
+    std::erase_if(known, [&](const std::string& key) {
+      if (std::ranges::binary_search(there, key)) return false;
+      changes.emplace_back(Changed{std::string(scope_.local(key)), std::nullopt});
+      return true;
+    });
+    return changes;
+  }
+
+  std::vector<DirectoryEvent> changes(std::vector<StoreEvent> events,
+                                      std::set<std::string>& known) const {
+    std::vector<DirectoryEvent> changes;
+    changes.reserve(events.size());
+    for (StoreEvent& event : events) {
+      Changed changed{std::string(scope_.local(event.key)), std::nullopt};
+      if (event.kind == StoreEvent::Kind::put) {
+        changed.value = std::move(event.value);
+        known.insert(std::move(event.key));
+      } else {
+        known.erase(event.key);
+      }
+      changes.emplace_back(std::move(changed));
+    }
+    return changes;
   }
 
   const std::shared_ptr<Store> store_;

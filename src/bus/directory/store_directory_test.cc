@@ -238,6 +238,34 @@ TEST(StoreDirectory, WhatWaitsWhenTheLeaseIsLostIsNotPublishedAnyMore) {
   EXPECT_THAT(store->contents(), testing::ElementsAre(testing::Pair(prefix + "fresh", "#1")));
 }
 
+// All agents are told of every write: a store that is late would be later still.
+TEST(StoreDirectory, WhatTheStoreTookWithoutAnAnswerIsNotWrittenAgain) {
+  for (const Fault fault : {Fault::late, Fault::forget}) {
+    const auto store = std::make_shared<FaultyStore>();
+    store->plan(Call::set, 0, fault);
+    const auto directory = make_store_directory(store, quick());
+    directory->publish("list", "long");
+    directory->publish("last", "x");
+    const Deadline deadline = Deadline::after(seconds(20));
+    while (!store->contents().contains(prefix + "last") && !deadline.expired()) {
+      std::this_thread::yield();
+    }
+    EXPECT_THAT(store->done(),
+                testing::ElementsAre("set " + prefix + "list=long", "set " + prefix + "last=x"));
+  }
+}
+
+// A loop that woke up for every one of them would step ranks x ranks times when all ranks register.
+TEST(StoreDirectory, WhatHasGatheredIsToldAtOnce) {
+  const auto store = std::make_shared<FaultyStore>();
+  for (int i = 0; i < 100; ++i) store->put(fmt::format("{}key{:02}", prefix, i), "x");
+  const auto directory = make_store_directory(store, quick());
+  pollfd descriptor{directory->fd(), POLLIN, 0};
+  ASSERT_TRUE(os::wait_ready(std::span(&descriptor, 1), Deadline::after(seconds(20))));
+  EXPECT_EQ(directory->poll().size(), 100u);
+  EXPECT_TRUE(directory->arm());
+}
+
 TEST(StoreDirectory, ARecordThatTheStoreNeverTakesIsToldAndHoldsUpNothing) {
   const auto store = std::make_shared<FaultyStore>();
   const auto directory = make_store_directory(store, quick());

@@ -41,10 +41,6 @@ struct GroupFinding {
   bool in_short = false;    // ranks are missing, and nobody has looked which
   std::set<End> visited{};  // what was looked at
 };
-enum class Search : std::uint8_t {
-  whole,
-  in_short,  // ends where there are fewer registrations than ranks: it does not take all ranks
-};
 // `known`: registrations whose failure this rank knows of; the ranks of those have to try again.
 // Throws Error(invalid_argument) when ranks disagree or one of them failed.
 GroupFinding find_group(const Catalog& catalog, const std::string& batch,

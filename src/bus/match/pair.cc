@@ -4,6 +4,7 @@
 #include <fmt/ranges.h>
 
 #include <algorithm>
+#include <iterator>
 #include <map>
 
 #include "tensorbus/status.h"
@@ -86,6 +87,39 @@ Living living(const Catalog& catalog, const End& end, const KnownFailures* known
   return members;
 }
 
+void check_mesh(const End& end, const PairMember& first) {
+  if (!first.layout) return;
+  const Layout probe(Mesh(first.layout->mesh), first.layout->placements);
+  if (static_cast<std::int64_t>(probe.mesh().size()) == first.world_size) return;
+  disagree(end, fmt::format("the mesh {} has {} ranks, {} are expected",
+                            to_string(first.layout->mesh), probe.mesh().size(), first.world_size));
+}
+
+bool is_incomplete(const Living& members) {
+  return members.empty() || std::ssize(members) < members.front().second->world_size;
+}
+
+// Throws Error(invalid_argument) when they disagree, also while some are missing.
+Living agreeing(const Catalog& catalog, const End& end, const KnownFailures* known) {
+  Living members = living(catalog, end, known);
+  if (members.empty()) return members;
+  const auto& [first_rank, first] = members.front();
+  const std::int64_t size = first->world_size;
+  if (size < 1) disagree(end, fmt::format("rank {} expects {} ranks", first_rank, size));
+  for (const auto& [rank, member] : members) {
+    check_agreement(end, first_rank, *first, rank, *member);
+  }
+  check_mesh(end, *first);
+  if (std::ssize(members) > size) {
+    std::vector<Rank> ranks;
+    for (const auto& [rank, member] : members) ranks.push_back(rank);
+    disagree(end, fmt::format("ranks {} say they belong to it, {} are expected",
+                              fmt::join(ranks, ", "), size));
+  }
+  if (first->layout && first->layout->coordinate) places(end, members);
+  return members;
+}
+
 // The sides that wait for this side, if the one that this side waits for is not there: one of the
 // two names may be mistyped. Empty: no side does.
 std::string who_waits_instead(const Catalog& catalog, const InitPair& pair) {
@@ -118,41 +152,24 @@ std::optional<std::size_t> position_in(const Shape& mesh, const Shape& coordinat
 }
 
 SideFinding find_side(const Catalog& catalog, const End& end, const KnownFailures* known) {
-  const Living members = living(catalog, end, known);
+  const Living members = agreeing(catalog, end, known);
   if (members.empty()) return {std::nullopt, fmt::format("{} has no ranks yet", to_string(end))};
-  const auto& [first_rank, first] = *members.begin();
-  const std::int64_t size = first->world_size;
-  if (size < 1) disagree(end, fmt::format("rank {} expects {} ranks", first_rank, size));
-  for (const auto& [rank, member] : members) {
-    check_agreement(end, first_rank, *first, rank, *member);
+  const PairMember& first = *members.front().second;
+  if (is_incomplete(members)) {
+    std::vector<Rank> ranks;
+    for (const auto& [rank, member] : members) ranks.push_back(rank);
+    return {std::nullopt, fmt::format("{} has {} of {} ranks (rank {} {} there)", to_string(end),
+                                      members.size(), first.world_size, fmt::join(ranks, ", "),
+                                      ranks.size() == 1 ? "is" : "are")};
   }
-  std::vector<Rank> ranks;
-  for (const auto& [rank, member] : members) ranks.push_back(rank);
-  if (first->layout) {
-    const Layout probe(Mesh(first->layout->mesh), first->layout->placements);
-    if (static_cast<std::int64_t>(probe.mesh().size()) != size) {
-      disagree(end, fmt::format("the mesh {} has {} ranks, {} are expected",
-                                to_string(first->layout->mesh), probe.mesh().size(), size));
-    }
-  }
-  if (static_cast<std::int64_t>(members.size()) > size) {
-    disagree(end, fmt::format("ranks {} say they belong to it, {} are expected",
-                              fmt::join(ranks, ", "), size));
-  }
-  const auto order = places(end, members);
-  if (static_cast<std::int64_t>(members.size()) < size) {
-    return {std::nullopt,
-            fmt::format("{} has {} of {} ranks (rank {} {} there)", to_string(end), members.size(),
-                        size, fmt::join(ranks, ", "), ranks.size() == 1 ? "is" : "are")};
-  }
-  Side side{end, first->remote, {}, {}, std::nullopt};
-  for (const auto& [position, rank] : order) {
+  Side side{end, first.remote, {}, {}, std::nullopt};
+  for (const auto& [position, rank] : places(end, members)) {
     side.ranks.push_back(rank);
     side.hosts.push_back(std::ranges::lower_bound(members, rank, {}, &Living::value_type::first)
                              ->second->address.identity.host);
   }
-  if (first->layout) {
-    side.layout.emplace(Mesh(first->layout->mesh, side.ranks), first->layout->placements);
+  if (first.layout) {
+    side.layout.emplace(Mesh(first.layout->mesh, side.ranks), first.layout->placements);
   }
   return {std::move(side), ""};
 }
@@ -178,11 +195,23 @@ void check_match(const Side& one, const Side& other) {
   }
 }
 
-Verdict assess(const Catalog& catalog, const InitPair& pair, const KnownFailures& known) {
+Verdict assess(const Catalog& catalog, const InitPair& pair, const KnownFailures& known,
+               Search search) {
+  const End here{pair.pair, pair.local};
+  const End there{pair.pair, pair.remote};
+  const auto lacks_ranks = [&](const End& end) {
+    return is_incomplete(agreeing(catalog, end, &known));
+  };
   try {
-    const SideFinding local = find_side(catalog, {pair.pair, pair.local}, &known);
+    if (search == Search::in_short) {
+      // Both: also while ranks are missing on one side, those of the other may disagree.
+      const bool lacks_here = lacks_ranks(here);
+      const bool lacks_there = !pair.alone && lacks_ranks(there);
+      if (lacks_here || lacks_there) return {};
+    }
+    const SideFinding local = find_side(catalog, here, &known);
     if (pair.alone) return {local.side.has_value(), {}, false, local.missing};
-    const SideFinding remote = find_side(catalog, {pair.pair, pair.remote}, &known);
+    const SideFinding remote = find_side(catalog, there, &known);
     if (local.side && remote.side) {
       check_match(*local.side, *remote.side);
       return {true, {}, false, ""};

@@ -36,6 +36,11 @@ class FailedElsewhere : public Error {
 // Attempts that had failed before this rank's began: the ranks of those have to try again.
 using KnownFailures = std::set<std::pair<Rank, std::uint64_t>>;
 
+enum class Search : std::uint8_t {
+  whole,
+  in_short,  // takes as little as can be while ranks are missing, and does not say which
+};
+
 struct SideFinding {
   std::optional<Side> side;
   std::string missing;  // if there is none yet
@@ -55,9 +60,10 @@ struct Verdict {
   bool ready = false;
   Status failed;  // ok: not failed
   bool elsewhere = false;
-  std::string missing;  // while neither
+  std::string missing;  // while neither, of a whole search
 };
-Verdict assess(const Catalog& catalog, const InitPair& pair, const KnownFailures& known);
+Verdict assess(const Catalog& catalog, const InitPair& pair, const KnownFailures& known,
+               Search search = Search::whole);
 KnownFailures failures(const Catalog& catalog, const InitPair& pair);
 
 }  // namespace tensorbus::bus

@@ -13,8 +13,9 @@ constexpr Duration patience_with_store = std::chrono::seconds(1);
 
 }  // namespace
 
-RecordSight Generations::sight_of(const Group& senders) const {
-  const auto current = self_.context.catalog.generation(key_of(senders));
+RecordSight Generations::sight_of(const GroupPtr& senders) {
+  const GenerationKey key = key_of(*senders);
+  const auto current = self_.context.catalog.generation(key);
   const Sender* mine = place_in(current.get(), self_.key.rank, self_.record);
   RecordSight sight;
   sight.exists = current != nullptr;
@@ -23,14 +24,14 @@ RecordSight Generations::sight_of(const Group& senders) const {
   if (mine != nullptr) {
     sight.after = current->after;
     sight.as_we_are = mine->incarnation == self_.record.incarnation;
-    sight.is_of_group = is_of(senders, *current);
+    sight.is_of_group = roll_calls_[key].is_of(senders, current);
   }
   if (sight.exists && !sight.ended) {
-    sight.left = who_left(self_.context.catalog, self_.key.batch, *current);
+    sight.left = who_left(key, current);
   } else if (mine == nullptr) {
     // Of a batch whose tensors change some senders may have the new ones and some not yet.
     sight.group_is_new =
-        is_fresh(senders, current.get()) && (!self_.versioned() || fit_together(senders));
+        is_fresh(*senders, current.get()) && (!self_.versioned() || fit_together(*senders));
   }
   return sight;
 }

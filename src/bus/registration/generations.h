@@ -3,10 +3,13 @@
 #pragma once
 
 #include <cstdint>
+#include <map>
+#include <memory>
 #include <optional>
 #include <string>
 
 #include "bus/registration/own_registration.h"
+#include "bus/registration/roll_call.h"
 
 namespace tensorbus::bus {
 
@@ -16,7 +19,12 @@ class Generations {
 
   GenerationKey key_of(const Group& senders) const { return {self_.key.batch, senders.name}; }
   // What the record says to this rank, which is one of the senders.
-  RecordSight sight_of(const Group& senders) const;
+  RecordSight sight_of(const GroupPtr& senders);
+  // A sender of this generation that is registered otherwise now, or not at all.
+  std::optional<Rank> who_left(const GenerationKey& key,
+                               const std::shared_ptr<const Generation>& generation) {
+    return roll_calls_[key].who_left(self_.context.catalog, self_.key.batch, generation);
+  }
   // Writes the generation that follows the last one.
   void propose_next(const Group& senders);
   // Returns what the record will be, unless another rank is quicker.
@@ -42,6 +50,7 @@ class Generations {
   bool is_there(const Group& group, Rank rank) const;
 
   OwnRegistration& self_;
+  std::map<GenerationKey, RollCall> roll_calls_;
   std::optional<std::string> proposed_over_;  // the record that the last proposal was to replace
   GroupPtr senders_then_;
   GroupPtr readers_then_;

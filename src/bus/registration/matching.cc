@@ -24,7 +24,7 @@ std::vector<std::pair<Rank, std::uint64_t>> signature(const Group& one, const Gr
 
 // A registration that failed after it was seen takes part in nothing.
 void drop_if_failed(GroupPtr& group, const KnownFailures& known) {
-  if (group == nullptr) return;
+  if (group == nullptr || known.empty()) return;
   const auto has_failed = [&](const auto& entry) {
     return known.contains({entry.first, entry.second->registration});
   };

@@ -14,14 +14,6 @@ const Sender* place_in(const Generation* generation, Rank rank, const BatchMembe
   return here ? &found->second : nullptr;
 }
 
-std::optional<Rank> who_left(const Catalog& catalog, const std::string& batch,
-                             const Generation& generation) {
-  for (const auto& [rank, sender] : generation.senders) {
-    if (!catalog.has(batch, rank, sender)) return rank;
-  }
-  return std::nullopt;
-}
-
 std::string is_gone(Rank rank) {
   return fmt::format("sender rank {} is gone or registers again", rank);
 }

@@ -13,9 +13,6 @@ namespace tensorbus::bus {
 // A rank's place in a generation, if this registration has one. `generation` may be null.
 const Sender* place_in(const Generation* generation, Rank rank, const BatchMember& member);
 
-// A sender of the generation that is registered otherwise now, or not at all.
-std::optional<Rank> who_left(const Catalog& catalog, const std::string& batch,
-                             const Generation& generation);
 std::string is_gone(Rank rank);
 
 // The record speaks of just the registrations of this group.

@@ -20,7 +20,7 @@ namespace tensorbus::bus {
 
 class FaultyStore final : public Store {
  public:
-  enum class Call { set, erase, swap, list, watch, next, lease, revoke };
+  enum class Call { set, erase, swap, get, list, watch, next, lease, revoke };
   enum class Fault {
     none,
     refuse,       // nothing is done
@@ -151,8 +151,16 @@ class FaultyStore final : public Store {
     return std::make_shared<Held>(*this, state);
   }
 
-  std::vector<std::optional<std::string>> get(std::span<const std::string>, Deadline) override {
-    throw_unused();
+  std::vector<std::optional<std::string>> get(std::span<const std::string> keys,
+                                              Deadline deadline) override {
+    return perform(Call::get, deadline, [&] {
+      std::vector<std::optional<std::string>> found;
+      for (const std::string& key : keys) {
+        const auto value = values_.find(key);
+        found.push_back(value == values_.end() ? std::nullopt : std::optional(value->second.text));
+      }
+      return found;
+    });
   }
   bool exists(const std::string&, Deadline) override { throw_unused(); }
   std::int64_t add(const std::string&, std::int64_t, Deadline) override { throw_unused(); }
@@ -210,7 +218,8 @@ class FaultyStore final : public Store {
     ~Watching() override {
       store_.locked([&] { std::erase(store_.feeds_, feed_); });
     }
-    StoreEvent next(Deadline deadline, Cancellation* cancellation) override {
+    StoreEvent next(Deadline, Cancellation*) override { throw_unused(); }
+    std::vector<StoreEvent> next_all(Deadline deadline, Cancellation* cancellation) override {
       const Cancellation::Hook hook(cancellation, [&] { store_.changed_.notify_all(); });
       return store_.perform(Call::next, Deadline::after(std::chrono::milliseconds(1)),
                             [&] { return take(deadline, *cancellation); });
@@ -219,7 +228,7 @@ class FaultyStore final : public Store {
 
    private:
     // Called with the store's lock.
-    StoreEvent take(Deadline deadline, Cancellation& cancellation) {
+    std::vector<StoreEvent> take(Deadline deadline, Cancellation& cancellation) {
       std::unique_lock lock(store_.mutex_, std::adopt_lock);
       while (feed_->events.empty() || feed_->broken) {
         const bool ends = feed_->broken || cancellation.cancelled() || deadline.expired();
@@ -228,9 +237,8 @@ class FaultyStore final : public Store {
         if (ends) throw Error(Code::unreachable, "the watch is over");
       }
       lock.release();
-      StoreEvent event = std::move(feed_->events.front());
-      feed_->events.pop_front();
-      return event;
+      const auto events = std::exchange(feed_->events, {});
+      return {events.begin(), events.end()};
     }
 
     FaultyStore& store_;

@@ -3,6 +3,7 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <iterator>
 
 namespace tensorbus::store::etcd {
 
@@ -29,7 +30,7 @@ Call EtcdWatch::call(Deadline deadline, Cancellation* cancellation) {
   return made;
 }
 
-StoreEvent EtcdWatch::next(Deadline deadline, Cancellation* cancellation) {
+void EtcdWatch::wait(Deadline deadline, Cancellation* cancellation) {
   const Call until = call(deadline, cancellation);
   if (closing_.cancelled()) throw Error(Code::cancelled, "the watch was closed");
   while (events_.empty()) {
@@ -40,9 +41,21 @@ StoreEvent EtcdWatch::next(Deadline deadline, Cancellation* cancellation) {
     }
     report(std::move(*step));
   }
+}
+
+StoreEvent EtcdWatch::next(Deadline deadline, Cancellation* cancellation) {
+  wait(deadline, cancellation);
   StoreEvent event = std::move(events_.front());
   events_.pop_front();
   return event;
+}
+
+std::vector<StoreEvent> EtcdWatch::next_all(Deadline deadline, Cancellation* cancellation) {
+  wait(deadline, cancellation);
+  std::vector<StoreEvent> all(std::make_move_iterator(events_.begin()),
+                              std::make_move_iterator(events_.end()));
+  events_.clear();
+  return all;
 }
 
 void EtcdWatch::report(Feed::Step step) {

@@ -1,8 +1,9 @@
-// The public watch: a feed turned into single events.
+// The public watch: a feed turned into events.
 #pragma once
 
 #include <deque>
 #include <set>
+#include <vector>
 
 #include "store/etcd/feed.h"
 
@@ -15,10 +16,13 @@ class EtcdWatch final : public Watch {
             Deadline deadline);
 
   StoreEvent next(Deadline deadline, Cancellation* cancellation) override;
+  std::vector<StoreEvent> next_all(Deadline deadline, Cancellation* cancellation) override;
   void close() noexcept override { closing_.cancel(); }
 
  private:
   Call call(Deadline deadline, Cancellation* cancellation);
+  // Returns when there are events.
+  void wait(Deadline deadline, Cancellation* cancellation);
   void report(Feed::Step step);
   // What must have happened between the last step and the snapshot.
   void report_difference(Feed::Step snapshot);

@@ -185,19 +185,11 @@ class MemoryStore::WatchHandle final : public Watch {
   ~WatchHandle() override { close(); }
 
   StoreEvent next(Deadline deadline, Cancellation* cancellation) override {
-    store_.check_not_forked();
-    const auto hook = wake_on_cancel(*store_.hub_, blocked_, cancellation);
-    Lock lock(store_.hub_->mutex);
-    if (!store_.hub_->wait_until(lock, blocked_, deadline, cancellation,
-                                 [this] { return !blocked_.events.empty(); })) {
-      throw Error(Code::timeout, "no key under \"" + prefix_ + "\" changed in time");
-    }
-    const std::string encoded = std::move(blocked_.events.front());
-    blocked_.events.pop_front();
-    Decoder decoder(encoded);
-    StoreEvent event = decode_event(decoder);
-    event.key = user_key(event.key);
-    return event;
+    return std::move(take(deadline, cancellation, 1).front());
+  }
+
+  std::vector<StoreEvent> next_all(Deadline deadline, Cancellation* cancellation) override {
+    return take(deadline, cancellation, SIZE_MAX);
   }
 
   void close() noexcept override {
@@ -213,6 +205,25 @@ class MemoryStore::WatchHandle final : public Watch {
   }
 
  private:
+  // At least one.
+  std::vector<StoreEvent> take(Deadline deadline, Cancellation* cancellation, std::size_t most) {
+    store_.check_not_forked();
+    const auto hook = wake_on_cancel(*store_.hub_, blocked_, cancellation);
+    Lock lock(store_.hub_->mutex);
+    if (!store_.hub_->wait_until(lock, blocked_, deadline, cancellation,
+                                 [this] { return !blocked_.events.empty(); })) {
+      throw Error(Code::timeout, "no key under \"" + prefix_ + "\" changed in time");
+    }
+    std::vector<StoreEvent> events;
+    while (!blocked_.events.empty() && events.size() < most) {
+      Decoder decoder(blocked_.events.front());
+      events.push_back(decode_event(decoder));
+      events.back().key = user_key(events.back().key);
+      blocked_.events.pop_front();
+    }
+    return events;
+  }
+
   void queue_present() REQUIRES(store_.hub_->mutex) {
     Decoder reply(blocked_.reply);
     reply.integer<std::uint64_t>();

@@ -1,5 +1,8 @@
 // The watches of the native client. After a reconnect the server lists what is there; what changed
 // in between is told by comparing it with what was known.
+#include <algorithm>
+#include <iterator>
+
 #include "store/common/limits.h"
 #include "store/native/remote_store.h"
 
@@ -24,21 +27,11 @@ class RemoteStore::WatchHandle final : public Watch {
   ~WatchHandle() override { close(); }
 
   StoreEvent next(Deadline deadline, Cancellation* cancellation) override {
-    store_.check_not_forked();
-    Waiter self(store_, cancellation);
-    Lock lock(store_.mutex_);
-    const Reading reading(*state_, self);
-    const bool ready = store_.wait_until(lock, self, deadline, [this]() REQUIRES(store_.mutex_) {
-      return !state_->events.empty() || state_->closed || !state_->failure.ok();
-    });
-    if (!ready) {
-      throw Error(Code::timeout, "no key under \"" + state_->prefix + "\" changed in time");
-    }
-    if (state_->closed) throw Error(Code::cancelled, "the watch was closed");
-    if (state_->events.empty()) throw Error(state_->failure);
-    StoreEvent event = std::move(state_->events.front());
-    state_->events.pop_front();
-    return event;
+    return std::move(take(deadline, cancellation, 1).front());
+  }
+
+  std::vector<StoreEvent> next_all(Deadline deadline, Cancellation* cancellation) override {
+    return take(deadline, cancellation, SIZE_MAX);
   }
 
   void close() noexcept override {
@@ -53,6 +46,27 @@ class RemoteStore::WatchHandle final : public Watch {
   }
 
  private:
+  // At least one.
+  std::vector<StoreEvent> take(Deadline deadline, Cancellation* cancellation, std::size_t most) {
+    store_.check_not_forked();
+    Waiter self(store_, cancellation);
+    Lock lock(store_.mutex_);
+    const Reading reading(*state_, self);
+    const bool ready = store_.wait_until(lock, self, deadline, [this]() REQUIRES(store_.mutex_) {
+      return !state_->events.empty() || state_->closed || !state_->failure.ok();
+    });
+    if (!ready) {
+      throw Error(Code::timeout, "no key under \"" + state_->prefix + "\" changed in time");
+    }
+    if (state_->closed) throw Error(Code::cancelled, "the watch was closed");
+    if (state_->events.empty()) throw Error(state_->failure);
+    const auto first = state_->events.begin();
+    const auto end = first + static_cast<std::ptrdiff_t>(std::min(most, state_->events.size()));
+    std::vector<StoreEvent> events(std::make_move_iterator(first), std::make_move_iterator(end));
+    state_->events.erase(first, end);
+    return events;
+  }
+
   RemoteStore& store_;
   std::shared_ptr<WatchState> state_;
 };
