@@ -217,6 +217,32 @@ def test_a_staged_pull_that_fails_leaves_what_is_served_and_the_next_works(
 
 
 @pytest.mark.proves("G1.3")
+def test_what_one_worker_has_not_got_no_worker_loads_and_the_last_tells(load_plugin, engine, url):
+    with Trainers(load_plugin, engine, url, [Source], timeout=20.0) as trainers:
+        trainers.send(1)
+        first, last = engine.workers
+
+        working = first._intake.pull
+
+        def fail(*pulled):
+            working(*pulled)
+            raise ZeroDivisionError("on its way")
+
+        first._intake.pull = fail
+        with ThreadPoolExecutor(2) as threads:
+            updates = [
+                threads.submit(each.update_weights, {"version": 1}) for each in (first, last)
+            ]
+        assert updates[0].exception() is None, "vLLM takes one answer that failed, the last"
+        with pytest.raises(RuntimeError, match="worker 0: ZeroDivisionError: on its way"):
+            updates[1].result()
+        assert all(model.events.count("load") == 1 for model in engine.models)
+        first._intake.pull = working
+        assert trainers.send(3) == [2]
+        assert engine.serves(3)
+
+
+@pytest.mark.proves("G1.3")
 def test_after_a_direct_pull_that_failed_the_model_refuses_until_one_succeeds(
     load_plugin, engine, url
 ):
@@ -389,6 +415,17 @@ def test_registering_never_raises_and_says_what_is_wrong(change, message):
     assert done.stdout == "alive\n", done.stderr
     assert "tensorbus is not available to vLLM" in done.stderr
     assert message in done.stderr
+
+
+@pytest.mark.proves("G1.1")
+@pytest.mark.parametrize(("version", "is_run"), [("0.32.1", True), ("0.28.0", False)])
+def test_versions_that_no_test_has_run_are_labelled_so(
+    load_plugin, monkeypatch, caplog, version, is_run
+):
+    monkeypatch.setattr(load_plugin("vllm"), "__version__", version)
+    with caplog.at_level(logging.INFO, "tensorbus"):
+        load_plugin("tensorbus.vllm").register()
+    assert (f"was not tested with vLLM {version}" in caplog.text) != is_run
 
 
 @pytest.mark.proves("G1.1")

@@ -10,6 +10,7 @@ from typing import Any
 from tensorbus import pool
 from tensorbus.client import TensorBusClient
 from tensorbus.frameworks import load
+from tensorbus.vllm.agreement import Agreement
 from tensorbus.vllm.intake import MODES, Intake, make_intake
 from tensorbus.vllm.reload import Reload
 
@@ -47,12 +48,16 @@ class TensorBusUpdateInfo(_base.WeightTransferUpdateInfo):  # type: ignore[misc,
     version: int | None = None
 
 
+_PATIENCE = 30.0
+_nothing = contextlib.nullcontext
+
+
 class TensorBusEngine(_base.WeightTransferEngine):  # type: ignore[misc, name-defined]
     """Pulls what a trainer has published, and loads it.
 
-    In mode ``"staged"`` the model is not touched before everything is there: a transfer that fails
-    leaves what is served. In the others a pull writes to the model; when one fails, the model
-    refuses to compute until the next has succeeded.
+    In mode ``"staged"`` no model is touched before all workers have everything: a transfer that
+    fails leaves what is served. In the others a pull writes to the model; when one fails, the
+    models of all workers refuse to compute until the next has succeeded.
     """
 
     init_info_cls = TensorBusInitInfo
@@ -61,6 +66,7 @@ class TensorBusEngine(_base.WeightTransferEngine):  # type: ignore[misc, name-de
 
     _client: TensorBusClient | None = None
     _intake: Intake | None = None
+    _agreement: Agreement | None = None
     _reload: Reload | None = None
     _timeout = 60.0
     _refusal: Any = None
@@ -88,15 +94,40 @@ class TensorBusEngine(_base.WeightTransferEngine):  # type: ignore[misc, name-de
         _synchronize(self.device)
 
     def receive_weights(self, update_info: TensorBusUpdateInfo) -> None:
-        if self._intake is None:
+        if self._intake is None or self._agreement is None:
             raise RuntimeError("tensorbus: init_weight_transfer_engine comes before updates")
         if self._reload is not None:
             raise RuntimeError("tensorbus: an update comes in one piece, and this one has come")
-        with self._undefined_if_it_fails() if self._intake.in_place else contextlib.nullcontext():
-            tensors = self._intake.pull(update_info.version, self._timeout)
+        try:
+            with self._undefined_if_it_fails() if self._intake.in_place else _nothing():
+                tensors = self._pull(self._intake, self._agreement, update_info.version)
+        except Exception:
+            if self._agreement.tells:
+                raise
+            return
         with self._undefined_if_it_fails():
-            self._reload = Reload(self.model, self.model_config)
-            self._reload.load(tensors)
+            reload = Reload(self.model, self.model_config)
+            reload.load(tensors)
+            self._reload = reload
+
+    def _pull(
+        self, intake: Intake, agreement: Agreement, version: int | None
+    ) -> dict[str, Any]:  # fmt: skip
+        """At all workers or at none."""
+        tensors: dict[str, Any] = {}
+        failure: Exception | None = None
+        try:
+            tensors = intake.pull(version, self._timeout)
+        except Exception as error:
+            failure = error
+        own = "" if failure is None else f"{type(failure).__name__}: {failure}"
+        # Others may wait for all of their time before they know.
+        failures = agreement.failures(own, self._timeout + _PATIENCE)
+        if failure is not None:
+            raise failure
+        if failures:
+            raise RuntimeError(f"tensorbus: nothing was loaded, since {'; '.join(failures)}")
+        return tensors
 
     def finish_weight_update(self) -> None:
         reload, self._reload = self._reload, None
@@ -106,6 +137,9 @@ class TensorBusEngine(_base.WeightTransferEngine):  # type: ignore[misc, name-de
 
     def shutdown(self) -> None:
         client, self._client, self._intake = self._client, None, None
+        agreement, self._agreement = self._agreement, None
+        if agreement is not None:
+            agreement.close()
         if client is not None:
             client.close()
 
@@ -124,9 +158,11 @@ class TensorBusEngine(_base.WeightTransferEngine):  # type: ignore[misc, name-de
         parallel = self.parallel_config
         # Each replica of an engine updates for itself; `instance_id` tells engines apart that were
         # told the same, and `join` what a worker was before it was told again.
-        own = f"{info.side}-{self.vllm_config.instance_id}-{parallel.data_parallel_index}"
-        link = client.link(
-            f"{own}-{info.join}", info.sender, parallel.world_size, verify=info.verify
+        replica = f"{info.side}-{self.vllm_config.instance_id}-{parallel.data_parallel_index}"
+        own = f"{replica}-{info.join}"
+        link = client.link(own, info.sender, parallel.world_size, verify=info.verify)
+        self._agreement = Agreement(
+            info.store, info.namespace, own, parallel.rank, parallel.world_size
         )
         described = {
             name: (tuple(shape), pool.dtype_of(dtype))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import uuid
 from collections.abc import Iterable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
@@ -43,7 +44,13 @@ class _Engine:
         if pauses:
             self.client.pause()  # type: ignore[attr-defined]
         self._start()
-        self.client.update_weights({"version": version})
+        try:
+            self.client.update_weights({"version": version})
+        except Exception:
+            # One worker tells of a failure; at the others the update is still open.
+            with contextlib.suppress(Exception):
+                self.client.finish_weight_update()
+            raise
         self.client.finish_weight_update(str(version))
         if pauses:
             self.client.resume()  # type: ignore[attr-defined]
