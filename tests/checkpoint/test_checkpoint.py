@@ -77,7 +77,12 @@ def same(left, right) -> bool:
 
 @pytest.mark.proves("G3.1")
 @pytest.mark.parametrize(
-    ("sizes", "dims"), [((2, 3), (0, 1)), ((3, 2), (1, -1)), ((1, 2), (-1, 0))]
+    ("sizes", "dims"),
+    [
+        ((2, 3), (0, 1)),
+        pytest.param((3, 2), (1, -1), marks=pytest.mark.long),
+        pytest.param((1, 2), (-1, 0), marks=pytest.mark.long),
+    ],
 )
 def test_any_layout_is_loaded_into_any_other(start_job: StartJob, sizes, dims):
     savers = start_job("save", sizes[0], dims[0])

@@ -360,6 +360,7 @@ def test_what_strangers_write_to_the_store_does_no_harm(url: str, forged: str):
             next(receiver.receive())
 
 
+@pytest.mark.long
 def test_a_receiver_that_stood_still_comes_back(start_member: StartMember):
     receiver = start_member("receive", "a")
     receiver.signal(signal.SIGSTOP)
