@@ -6,7 +6,7 @@ PYTHON := .venv/bin/python
 CONFIGURE = cmake --preset $(1) -DPython_EXECUTABLE=$(CURDIR)/$(PYTHON) --log-level=WARNING
 COMPILE = [ build/$(1)/build.ninja -nt CMakePresets.json ] || $(call CONFIGURE,$(1)); cmake --build build/$(1)
 
-.PHONY: help setup build demo check test test-long test-tsan test-aarch64 wheel release bench lint tidy format clean
+.PHONY: help setup build demo check test test-long test-tsan test-aarch64 test-plugins wheel release bench lint tidy format clean
 
 help: ## Show this list
 	@awk -F ':.*## ' '/^[a-z0-9-]+:.*## / {printf "  make %-12s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -47,6 +47,9 @@ test-tsan: setup ## The C++ tests under ThreadSanitizer
 
 test-aarch64: build ## The C++ tests of base, tensor, plan and copy, and the package, on aarch64 (qemu)
 	@tools/test_aarch64
+
+test-plugins: build ## The plug-ins inside of the real frameworks, which it installs beside .venv (4 GB)
+	@tools/test_plugins
 
 wheel: build ## A wheel in dist/ that runs anywhere; PYTHONS=python3.12 adds that for later ones
 	@$(PYTHON) tools/wheel.py

@@ -15,6 +15,7 @@
 #include <vector>
 
 #include "tensorbus/deadline.h"
+#include "tensorbus/layout.h"
 #include "tensorbus/status.h"
 #include "tensorbus/tensor.h"
 
@@ -120,6 +121,15 @@ class Endpoint {
   // nothing was started.
   ReadOperation read(std::string_view descriptor, std::span<const TensorView> into,
                      Deadline deadline = Deadline::never());
+
+  // Boxes of the descriptor's tensors, one target for each, of the box's shape: only their bytes
+  // move. Error(invalid_argument) also for more boxes than one read takes (some hundreds).
+  struct Part {
+    std::size_t tensor = 0;  // its position in the descriptor
+    Shape start;             // first index in each dimension
+  };
+  ReadOperation read(std::string_view descriptor, std::span<const TensorView> into,
+                     std::span<const Part> parts, Deadline deadline = Deadline::never());
 
   // Frozen tensors without a copy, or copied into the pool where that cannot be (from another host,
   // say); see ReadOperation::received().

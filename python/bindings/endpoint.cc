@@ -119,7 +119,9 @@ class PythonEndpoint {
     return there;
   }
 
-  Read read(const nb::bytes& bytes, const nb::object& into, bool torch, Timeout timeout) {
+  using Parts = std::vector<std::pair<std::size_t, Shape>>;  // tensors and where parts begin
+  Read read(const nb::bytes& bytes, const nb::object& into, bool torch, Timeout timeout,
+            const std::optional<Parts>& parts) {
     const std::string descriptor = from_bytes(bytes);
     const Deadline latest = deadline(timeout);
     if (into.is_none()) {
@@ -128,7 +130,10 @@ class PythonEndpoint {
     nb::list results(into);
     const TensorList list = take_in(results, [](std::size_t i) { return name_of("target", i); });
     const WithoutGil without_gil;
-    return {endpoint_->read(descriptor, views_of(list), latest), std::move(results)};
+    if (!parts) return {endpoint_->read(descriptor, views_of(list), latest), std::move(results)};
+    std::vector<Endpoint::Part> boxes;
+    for (const auto& [tensor, start] : *parts) boxes.push_back({tensor, start});
+    return {endpoint_->read(descriptor, views_of(list), boxes, latest), std::move(results)};
   }
 
   EndpointStats stats() const {
@@ -239,9 +244,10 @@ void bind_endpoint(nb::module_& module) {
            nb::sig("def expose(self, tensors: Sequence[object], frozen: bool) -> bytes"))
       .def("release", &PythonEndpoint::release, nb::arg("descriptor"))
       .def("read", &PythonEndpoint::read, nb::arg("descriptor"), nb::arg("into").none(),
-           nb::arg("torch"), nb::arg("timeout").none(),
+           nb::arg("torch"), nb::arg("timeout").none(), nb::arg("parts").none(),
            nb::sig("def read(self, descriptor: bytes, into: Sequence[object] | None, torch: bool, "
-                   "timeout: float | None) -> Read"))
+                   "timeout: float | None, parts: Sequence[tuple[int, Sequence[int]]] | None) "
+                   "-> Read"))
       .def(
           "stats", [](const PythonEndpoint& endpoint) { return to_dict(endpoint.stats()); },
           nb::sig("def stats(self) -> dict[str, object]"))

@@ -136,6 +136,7 @@ class Endpoint:
         descriptor: bytes,
         into: Sequence[Any] | None = None,
         *,
+        parts: Sequence[tuple[int, Sequence[int]]] | None = None,
         timeout: float | None = None,
         torch: bool | None = None,
     ) -> Read:
@@ -143,13 +144,15 @@ class Endpoint:
         tensors new ones are."""
         if torch is None:
             torch = uses_torch()
-        return Read(self._endpoint.read(descriptor, into, torch, timeout))
+        boxes = None if parts is None else _checked(parts, into)
+        return Read(self._endpoint.read(descriptor, into, torch, timeout, boxes))
 
     def read(
         self,
         descriptor: bytes,
         into: Sequence[Any] | None = None,
         *,
+        parts: Sequence[tuple[int, Sequence[int]]] | None = None,
         timeout: float | None = None,
     ) -> list[Any]:
         """The tensors of a descriptor.
@@ -157,8 +160,12 @@ class Endpoint:
         ``into`` is one target per tensor, of its shape; another type is converted. Without it new
         tensors in the pool are returned: torch's if this process has imported torch, else numpy's.
         After an error the targets hold anything, and nothing writes to them any more.
+
+        With ``parts`` every target is filled with a box of a tensor: ``(index, start)`` names the
+        tensor and where in it the box begins, the target's shape is the box's. Only those bytes
+        move. Some hundreds of parts at a time.
         """
-        read = self.start_read(descriptor, into, timeout=timeout)
+        read = self.start_read(descriptor, into, parts=parts, timeout=timeout)
         try:
             return read.wait()
         except BaseException:
@@ -170,10 +177,11 @@ class Endpoint:
         descriptor: bytes,
         into: Sequence[Any] | None = None,
         *,
+        parts: Sequence[tuple[int, Sequence[int]]] | None = None,
         timeout: float | None = None,
     ) -> list[Any]:
         """As ``read``, for asyncio."""
-        return await self.start_read(descriptor, into, timeout=timeout)
+        return await self.start_read(descriptor, into, parts=parts, timeout=timeout)
 
     def stats(self) -> dict[str, Any]:
         """What was read, by path, and what is open."""
@@ -193,6 +201,18 @@ class Endpoint:
 def describe(descriptor: bytes) -> list[tuple[str, tuple[int, ...]]]:
     """(type, shape) of every tensor that a descriptor describes."""
     return _core.describe(descriptor)
+
+
+def _checked(
+    parts: Sequence[tuple[int, Sequence[int]]], into: Sequence[Any] | None
+) -> list[tuple[int, list[int]]]:
+    if into is None:
+        raise ValueError("parts are read into targets: give into=, whose shapes are the parts'")
+    boxes = [(int(index), [int(each) for each in start]) for index, start in parts]
+    negative = next((index for index, _ in boxes if index < 0), None)
+    if negative is not None:
+        raise ValueError(f"parts: {negative} is no position of a tensor")
+    return boxes
 
 
 def _secret_from(store: CoreStore | str, timeout: float | None) -> bytes:

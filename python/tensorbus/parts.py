@@ -148,6 +148,42 @@ def parts_of(value: Any) -> list[Part] | None:
     return None
 
 
+def described_parts(value: Any) -> list[Part] | None:
+    """Of tensors that say themselves what they hold, as torch's checkpoints ask them; else None.
+
+    That is ``__create_write_items__`` with ``__get_tensor_shard__`` (``torch.distributed``), or
+    ``global_shape``, ``global_offsets``, ``local_offsets`` and ``local_sizes``
+    (``torch_checkpointing``). A DTensor is none of them: its layout says more.
+    """
+    if isinstance(value, dtensor_types()):
+        return None
+    if hasattr(value, "__create_write_items__") and hasattr(value, "__get_tensor_shard__"):
+        return [
+            Part(
+                value.__get_tensor_shard__(item.index),
+                item.tensor_data.size,
+                item.tensor_data.chunk.offsets,
+            )
+            for item in value.__create_write_items__("", value)
+        ]
+    geometry: list[Any] = [getattr(value, name, None) for name in _GEOMETRY]
+    if any(each is None for each in geometry):
+        return None
+    shape, starts, local_starts, sizes = geometry
+    return [
+        Part(_box(value, begin, size), shape, start)
+        for start, begin, size in zip(starts, local_starts, sizes, strict=True)
+    ]
+
+
+_GEOMETRY = ("global_shape", "global_offsets", "local_offsets", "local_sizes")
+
+
+def _box(tensor: Any, start: Sequence[int], sizes: Sequence[int]) -> Any:
+    ends = map(int.__add__, map(int, start), map(int, sizes))
+    return tensor[tuple(slice(int(begin), end) for begin, end in zip(start, ends, strict=True))]
+
+
 def fused(
     state_dict: Mapping[str, Any],
     rules: Mapping[str, Sequence[Row]],

@@ -9,7 +9,7 @@ from typing import Any, TypeAlias
 from tensorbus import _core
 from tensorbus.dtensor import dtensor_types, global_shapes, local_parts, without_gradients
 from tensorbus.layout import Placement, coordinate_of, is_outside, mesh_of, placement_of
-from tensorbus.parts import Part, parts_of
+from tensorbus.parts import Part, described_parts, parts_of
 
 # Shape of the mesh, placements, where this rank is, and the first of the mesh's ranks: meshes with
 # different ones hold the whole tensor each.
@@ -56,6 +56,10 @@ def entries_of(state_dict: Mapping[Any, Any], skip_others: bool = False) -> Entr
         if name in found:
             problems.append(f'"{name}" is there twice')
         elif type(value) not in tensor_types:
+            own = _described(value, name, problems)
+            if own is not None:
+                parts[name] = own
+                continue
             if hasattr(type(value), "__dlpack__"):
                 tensor_types.add(type(value))
             elif not hasattr(value, "__dlpack__"):
@@ -86,6 +90,14 @@ def entries_of(state_dict: Mapping[Any, Any], skip_others: bool = False) -> Entr
     tensors = [found[name] for name in names]
     layouts = _own_layouts(names, tensors)
     return _with_parts(names, tensors, local_parts(tensors), global_shapes(tensors), layouts, parts)
+
+
+def _described(value: Any, name: str, problems: list[str]) -> list[Part] | None:
+    try:
+        return described_parts(value)
+    except (TypeError, ValueError) as error:
+        problems.append(f'"{name}": {error}')
+        return []
 
 
 def _with_parts(

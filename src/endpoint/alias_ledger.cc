@@ -1,6 +1,5 @@
 #include "endpoint/alias_ledger.h"
 
-#include "base/bytes.h"
 #include "os/process/process.h"
 #include "tensorbus/status.h"
 
@@ -16,21 +15,6 @@ bool is_alive(const fabric::Identity& process) {
 }
 
 }  // namespace
-
-std::string encode(const AliasMessage& message) {
-  Encoder encoder;
-  encoder.integer(static_cast<std::uint8_t>(message.kind)).integer(message.region);
-  return std::move(encoder).bytes();
-}
-
-AliasMessage decode_alias_message(std::string_view bytes) {
-  Decoder decoder(bytes);
-  const auto kind = decoder.integer<std::uint8_t>();
-  const auto region = decoder.integer<std::uint64_t>();
-  decoder.end();
-  if (kind < 1 || kind > 5) throw Error(Code::failed, "a message of unknown kind");
-  return {static_cast<AliasMessage::Kind>(kind), region};
-}
 
 AliasLedger::~AliasLedger() {
   for (auto& [region, loan] : loans_) {

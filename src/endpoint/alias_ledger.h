@@ -4,30 +4,13 @@
 #include <cstdint>
 #include <map>
 #include <memory>
-#include <string>
-#include <string_view>
 #include <vector>
 
+#include "endpoint/messages.h"
 #include "fabric/core/identity.h"
 #include "os/io/fd.h"
 
 namespace tensorbus::endpoint {
-
-// What an endpoint and those that alias its memory tell each other.
-struct AliasMessage {
-  enum class Kind : std::uint8_t {
-    hold = 1,
-    held = 2,
-    refused = 3,  // read it instead
-    gone = 4,     // it was taken back
-    let_go = 5,
-  };
-  Kind kind = Kind::hold;
-  std::uint64_t region = 0;
-};
-std::string encode(const AliasMessage& message);
-// Error(failed) for bytes that are no such message.
-AliasMessage decode_alias_message(std::string_view bytes);
 
 // At the owner. Holders are processes: a holder whose connection is lost may still look at the
 // memory (the process was stopped for a while, or has closed its endpoint), so only the holder's

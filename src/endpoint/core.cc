@@ -12,6 +12,8 @@ namespace {
 constexpr Duration connecting_time = std::chrono::seconds(10);
 // Regions of one peer whose tables are kept for the next read.
 constexpr std::size_t most_attached = 1024;
+// Lists of boxes that one region serves: readers make them, and they take the owner's memory.
+constexpr std::size_t most_streams = 4096;
 
 }  // namespace
 
@@ -51,7 +53,8 @@ std::string Core::expose(std::span<const TensorView> tensors, bool frozen) {
   }
   descriptor.forms = region->forms();
   std::string bytes = encode(descriptor);
-  exposures_.emplace(region->number(), std::move(region));
+  const std::uint64_t number = region->number();
+  exposures_[number].region = std::move(region);
   counters_.exposures.set(exposures_.size());
   return bytes;
 }
@@ -151,13 +154,19 @@ void Core::begin_reading(fabric::OpId id, Running& read) {
     // The owner must know before this process looks: from the owner's answer on this process may
     // look at the memory.
     read.stage = Running::Stage::holding;
-    return send(read.owner->peer, {AliasMessage::Kind::hold, read.number()});
+    return send(read.owner->peer, AliasMessage{AliasMessage::Kind::hold, read.number()});
+  }
+  if (read.must_ask()) {
+    read.stage = Running::Stage::asking;
+    return send(read.owner->peer,
+                PartsWanted{static_cast<std::uint64_t>(id), read.number(), *read.boxes});
   }
   read.stage = Running::Stage::reading;
   read.began_at = now();
   read.state->set_path(read.region->path());
   fabric::Read request;
   request.stream = read.stream;
+  request.stream_number = read.stream_number;
   request.sources = {{read.owner->peer, read.region, read.descriptor.ticket}};
   request.targets = read.targets;
   station_->read(std::move(request), id, read.deadline);
@@ -189,10 +198,10 @@ void Core::on_held(fabric::OpId id, Running& read) {
 void Core::let_go(const Id16& owner, std::uint64_t region) {
   const auto found = owners_.find(owner);
   if (found == owners_.end() || !found->second->up) return;  // it is gone, or sees us go
-  send(found->second->peer, {AliasMessage::Kind::let_go, region});
+  send(found->second->peer, AliasMessage{AliasMessage::Kind::let_go, region});
 }
 
-void Core::send(const std::shared_ptr<fabric::Peer>& peer, const AliasMessage& message) {
+void Core::send(const std::shared_ptr<fabric::Peer>& peer, const EndpointMessage& message) {
   outbox_.push_back({peer, encode(message)});
   send_what_waits();
 }
@@ -290,39 +299,81 @@ void Core::on(const fabric::Completion& completion) {
 }
 
 void Core::on(const fabric::Message& message) {
-  const fabric::Identity& from = message.from->identity();
-  AliasMessage holding;
   try {
-    holding = decode_alias_message(message.bytes);
+    const EndpointMessage told = decode_message(message.bytes);
+    std::visit([&](const auto& each) { on(message.from, each); }, told);
   } catch (const Error& error) {
-    log::warn("{} sent {}", to_string(from), error.what());
-    return station_->disconnect(*message.from);
+    log::warn("{} sent {}", to_string(message.from->identity()), error.what());
+    station_->disconnect(*message.from);
   }
+}
+
+void Core::on(const std::shared_ptr<fabric::Peer>& from, const AliasMessage& message) {
   using Kind = AliasMessage::Kind;
-  if (holding.kind == Kind::let_go) return ledger_.let_go(from, holding.region);
-  if (holding.kind == Kind::hold) {
-    return send(message.from, {ledger_.hold(from, holding.region), holding.region});
+  if (message.kind == Kind::let_go) return ledger_.let_go(from->identity(), message.region);
+  if (message.kind == Kind::hold) {
+    return send(from, AliasMessage{ledger_.hold(from->identity(), message.region), message.region});
   }
   const auto waits = std::ranges::find_if(reads_, [&](const auto& entry) {
     const Running& read = entry.second;
-    return read.stage == Running::Stage::holding && read.owner->peer == message.from &&
-           read.number() == holding.region;
+    return read.stage == Running::Stage::holding && read.owner->peer == from &&
+           read.number() == message.region;
   });
   if (waits == reads_.end()) {  // cancelled meanwhile
-    if (holding.kind == Kind::held) {
-      send(message.from, {Kind::let_go, holding.region});
-    }
+    if (message.kind == Kind::held) send(from, AliasMessage{Kind::let_go, message.region});
     return;
   }
   const fabric::OpId id = waits->first;
-  if (holding.kind == Kind::gone) {
-    waits->second.owner->attached.erase(holding.region);
-    return finish(id, {Code::withdrawn, to_string(from) + " took its memory back"});
-  }
+  if (message.kind == Kind::gone) return taken_back(id, waits->second);
   try {
-    if (holding.kind == Kind::held) return on_held(id, waits->second);
+    if (message.kind == Kind::held) return on_held(id, waits->second);
     give_up_aliasing(waits->second);
     begin_reading(id, waits->second);
+  } catch (...) {
+    finish(id, current_exception_status());
+  }
+}
+
+void Core::taken_back(fabric::OpId id, const Running& read) {
+  read.owner->attached.erase(read.number());
+  finish(id, {Code::withdrawn, to_string(read.owner->identity) + " took its memory back"});
+}
+
+void Core::on(const std::shared_ptr<fabric::Peer>& from, const PartsWanted& wanted) {
+  send(from, serve(wanted));
+}
+
+// Boxes that lead outside are thrown: the reader has seen the forms and lies.
+PartsServed Core::serve(const PartsWanted& wanted) {
+  const auto found = exposures_.find(wanted.region);
+  if (found == exposures_.end()) return {wanted.read, PartsServed::Kind::gone, 0};
+  auto& [region, streams] = found->second;
+  const std::string list = encode(PartsWanted{0, 0, wanted.boxes});
+  if (const auto known = streams.find(list); known != streams.end()) {
+    return {wanted.read, PartsServed::Kind::served, known->second};
+  }
+  if (streams.size() >= most_streams) return {wanted.read, PartsServed::Kind::full, 0};
+  const std::uint64_t number = streams.size() + 1;
+  region->serve(number, fabric::box_stream(region->forms(), wanted.boxes));
+  streams.emplace(list, number);
+  return {wanted.read, PartsServed::Kind::served, number};
+}
+
+void Core::on(const std::shared_ptr<fabric::Peer>& from, const PartsServed& served) {
+  const auto found = reads_.find(fabric::OpId{served.read});
+  if (found == reads_.end()) return;  // cancelled meanwhile
+  const fabric::OpId id = found->first;
+  Running& read = found->second;
+  if (read.stage != Running::Stage::asking || read.owner->peer != from) return;
+  if (served.kind == PartsServed::Kind::gone) return taken_back(id, read);
+  if (served.kind == PartsServed::Kind::full || served.stream == 0) {
+    return finish(id, {Code::queue_full,
+                       "it serves as many lists of parts of these tensors as it "
+                       "may; expose them anew, or read the same parts"});
+  }
+  read.stream_number = served.stream;
+  try {
+    begin_reading(id, read);
   } catch (...) {
     finish(id, current_exception_status());
   }

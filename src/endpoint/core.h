@@ -4,11 +4,13 @@
 #include <functional>
 #include <map>
 #include <memory>
+#include <optional>
 #include <set>
 #include <string>
 #include <vector>
 
 #include "endpoint/alias_ledger.h"
+#include "endpoint/messages.h"
 #include "endpoint/read_operation.h"
 #include "fabric/core/descriptor.h"
 #include "fabric/route/station.h"
@@ -41,8 +43,9 @@ struct Counters {
 struct PendingRead {
   fabric::Descriptor descriptor;
   std::string secret;
-  fabric::Forms target_forms;       // what the views borrow
-  std::vector<TensorView> targets;  // memory of the caller's
+  fabric::Forms target_forms;                           // what the views borrow
+  std::vector<TensorView> targets;                      // memory of the caller's
+  std::optional<std::vector<fabric::TensorBox>> boxes;  // nothing: the whole tensors
   std::shared_ptr<const plan::Stream> stream;
   std::uint64_t bytes = 0;
   // For frozen tensors that are to be aliased: called, on any thread, when the alias is gone.
@@ -90,15 +93,23 @@ class Core {
   };
   using OwnerPtr = std::shared_ptr<Owner>;
   struct Running : PendingRead {
-    enum class Stage { connecting, attaching, holding, reading } stage = Stage::connecting;
+    enum class Stage { connecting, attaching, asking, holding, reading } stage = Stage::connecting;
     OwnerPtr owner;
     std::shared_ptr<const fabric::RemoteRegion> region;
     TimePoint began_at{};  // to read
+    std::uint64_t stream_number = 0;  // by which the owner packs the boxes
 
     // The number as the descriptor has it: a station numbers its regions for all transports.
     std::uint64_t number() const { return descriptor.ways.front().region; }
     // The read is not the station's yet: the core itself sees to its end.
-    bool waits_here() const { return stage == Stage::connecting || stage == Stage::holding; }
+    bool waits_here() const {
+      return stage == Stage::connecting || stage == Stage::asking || stage == Stage::holding;
+    }
+    // The owner packs what this process cannot see, and must know which boxes.
+    bool must_ask() const {
+      return boxes && stream_number == 0 && region->path() != "mapped" &&
+             region->path() != "process_vm_readv";
+    }
   };
 
   std::string expose(std::span<const TensorView> tensors, bool frozen);
@@ -108,16 +119,20 @@ class Core {
   void begin_reading(fabric::OpId id, Running& read);
   static void give_up_aliasing(Running& read);
   void on_held(fabric::OpId id, Running& read);
+  void taken_back(fabric::OpId id, const Running& read);
   void finish(fabric::OpId id, Status status);
   void record(const Running& read, Code code, const std::string& path);
   void on(const fabric::Message& message);
+  void on(const std::shared_ptr<fabric::Peer>& from, const AliasMessage& message);
+  void on(const std::shared_ptr<fabric::Peer>& from, const PartsWanted& wanted);
+  void on(const std::shared_ptr<fabric::Peer>& from, const PartsServed& served);
   void on(const fabric::Completion& completion);
   void on(const fabric::PeerUp& up);
   void on(const fabric::PeerLost& lost);
   OwnerPtr owner_of(const fabric::Peer& peer) const;
   std::vector<fabric::OpId> waiting_for(const OwnerPtr& owner) const;
   void expire_waiting();
-  void send(const std::shared_ptr<fabric::Peer>& peer, const AliasMessage& message);
+  void send(const std::shared_ptr<fabric::Peer>& peer, const EndpointMessage& message);
   void send_what_waits();
   void call(Owner& owner);
   void forget(const Owner& owner);
@@ -125,8 +140,14 @@ class Core {
   const std::string descriptor_secret_;
   Counters& counters_;
   std::unique_ptr<fabric::Station> station_;
-  std::map<std::uint64_t, std::unique_ptr<fabric::Region>> exposures_;  // by number
-  std::map<Id16, OwnerPtr> owners_;                                     // by the owner's id
+  struct Exposure {
+    std::unique_ptr<fabric::Region> region;
+    std::map<std::string, std::uint64_t> streams;  // of boxes, by their encoded list
+  };
+  PartsServed serve(const PartsWanted& wanted);
+
+  std::map<std::uint64_t, Exposure> exposures_;  // by number
+  std::map<Id16, OwnerPtr> owners_;              // by the owner's id
   std::map<fabric::OpId, Running> reads_;
   AliasLedger ledger_;
   struct Outgoing {

@@ -55,12 +55,36 @@ fabric::Forms copy_forms(std::span<const TensorView> views) {
   return forms;
 }
 
-std::shared_ptr<const plan::Stream> stream_into(const Descriptor& descriptor,
-                                                std::span<const TensorView> targets) {
+std::vector<fabric::TensorBox> boxes_of(std::span<const Endpoint::Part> parts,
+                                        std::span<const TensorView> into) {
+  if (parts.size() != into.size()) {
+    throw Error(Code::invalid_argument, std::to_string(parts.size()) + " parts, but " +
+                                            std::to_string(into.size()) + " targets were given");
+  }
+  std::vector<fabric::TensorBox> boxes;
+  boxes.reserve(parts.size());
+  for (std::size_t i = 0; i < parts.size(); ++i) {
+    boxes.push_back(
+        {parts[i].tensor, parts[i].start, Shape(into[i].shape.begin(), into[i].shape.end())});
+  }
+  // Whoever cannot see the owner's memory names the boxes in one message.
+  const std::size_t bytes = endpoint::encode(endpoint::PartsWanted{0, 0, boxes}).size();
+  if (bytes > fabric::max_message_bytes) {
+    throw Error(Code::invalid_argument, std::to_string(parts.size()) +
+                                            " parts are more than one read takes; read them in "
+                                            "several");
+  }
+  return boxes;
+}
+
+std::shared_ptr<const plan::Stream> stream_into(const endpoint::PendingRead& read) {
   std::vector<Dtype> types;
-  for (const TensorView& target : targets) types.push_back(target.dtype);
-  auto stream = std::make_shared<const plan::Stream>(fabric::whole_stream(descriptor.forms, types));
-  fabric::check_target(*stream, targets);
+  for (const TensorView& target : read.targets) types.push_back(target.dtype);
+  const fabric::Forms& forms = read.descriptor.forms;
+  auto stream = std::make_shared<const plan::Stream>(
+      read.boxes ? fabric::box_stream(forms, *read.boxes, types)
+                 : fabric::whole_stream(forms, types));
+  fabric::check_target(*stream, read.targets);
   return stream;
 }
 
@@ -70,7 +94,7 @@ void set_targets(endpoint::PendingRead& read, std::span<const TensorView> into) 
     const TensorForm& form = read.target_forms[i];
     read.targets.push_back({into[i].data, form.dtype, form.shape, form.strides, into[i].read_only});
   }
-  read.stream = stream_into(read.descriptor, read.targets);
+  read.stream = stream_into(read);
 }
 
 void copy_into(fabric::Pool& pool, endpoint::PendingRead& read) {
@@ -142,6 +166,15 @@ class Endpoint::Impl {
     endpoint::PendingRead read = pending(bytes, deadline);
     check_targets(read.descriptor, into);
     set_targets(read, into);
+    return start(std::move(read));
+  }
+
+  ReadOperation read(std::string_view bytes, std::span<const TensorView> into,
+                     std::span<const Part> parts, Deadline deadline) {
+    endpoint::PendingRead read = pending(bytes, deadline);
+    read.boxes = boxes_of(parts, into);
+    set_targets(read, into);
+    read.bytes = static_cast<std::uint64_t>(read.stream->payload_bytes);
     return start(std::move(read));
   }
 
@@ -276,6 +309,11 @@ Endpoint::Description Endpoint::describe(std::string_view bytes) {
 ReadOperation Endpoint::read(std::string_view descriptor, std::span<const TensorView> into,
                              Deadline deadline) {
   return impl_->read(descriptor, into, deadline);
+}
+
+ReadOperation Endpoint::read(std::string_view descriptor, std::span<const TensorView> into,
+                             std::span<const Part> parts, Deadline deadline) {
+  return impl_->read(descriptor, into, parts, deadline);
 }
 
 ReadOperation Endpoint::read_frozen(std::string_view descriptor, Deadline deadline) {

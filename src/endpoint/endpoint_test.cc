@@ -309,6 +309,31 @@ TEST(EndpointTest, BadTargetsAreRefusedBeforeAnythingHappens) {
   EXPECT_THAT(refusal({read_only}), HasSubstr("read-only"));
 }
 
+// proves: G3.2
+TEST(EndpointTest, BoxesComeByEveryPath) {
+  Endpoint source;
+  Endpoint reader;
+  const Numbers pooled({100, 30}, source.allocate(12'000));
+  const Numbers own({4, 5, 6});
+  for (const Numbers* each : {&pooled, &own}) each->count_up();
+  const TensorView views[] = {pooled.view(), own.view()};
+  const std::string descriptor = source.expose(views);
+  const Numbers rows({2, 30});
+  const Numbers corner({1, 2, 3});
+  const Numbers nothing({0, 5});
+  const TensorView into[] = {rows.view(), corner.view(), nothing.view()};
+  const Endpoint::Part parts[] = {{0, {98, 0}}, {1, {3, 3, 3}}, {0, {100, 25}}};
+  const ReadOperation operation = reader.read(descriptor, into, parts);
+  operation.wait(soon());
+  EXPECT_EQ(rows.values()[59], 2999.0F);
+  EXPECT_EQ(corner.values()[0], static_cast<float>(3 * 30 + 3 * 6 + 3));
+  EXPECT_EQ(corner.values()[5], 119.0F);
+  EXPECT_EQ(reader.stats().paths[operation.path()].bytes, (60u + 6u) * 4u);
+  const Endpoint::Part outside[] = {{0, {99, 0}}, {1, {3, 3, 3}}, {0, {100, 25}}};
+  EXPECT_THROW(reader.read(descriptor, into, outside), Error);
+  EXPECT_THROW(reader.read(descriptor, into, std::span(parts).first(2)), Error);
+}
+
 TEST(EndpointTest, BadDescriptorsAreRefusedWithTheirReason) {
   Endpoint source;
   Endpoint reader;
@@ -537,6 +562,21 @@ TEST(EndpointTest, OtherHostsAreReachedThroughTheNetwork) {
   operation.wait(soon());
   EXPECT_EQ(operation.path(), "network");
   EXPECT_EQ(target.values()[2'999'999], 2'999'999.0F);
+  {
+    const Numbers some({7});
+    const Numbers others({3});
+    const TensorView views[] = {some.view(), others.view()};
+    const Endpoint::Part parts[] = {{0, {2'000'000}}, {0, {5}}};
+    for (int i = 0; i < 2; ++i) {  // the second time the owner knows them
+      const ReadOperation boxes = reader.read(descriptor, views, parts);
+      boxes.wait(soon());
+      EXPECT_EQ(boxes.path(), "network");
+      EXPECT_EQ(some.values()[6], 2'000'006.0F);
+      EXPECT_EQ(others.values()[2], 7.0F);
+      some.count_up(-9);
+    }
+    EXPECT_EQ(reader.stats().paths["network"].bytes, 12'000'000u + 2 * 40);
+  }
   const ReadOperation copied = reader.read_frozen(frozen);  // there is nothing to alias
   copied.wait(soon());
   EXPECT_EQ(copied.path(), "network");

@@ -35,6 +35,16 @@ def test_the_examples_of_weights_run(tmp_path: Path):
     assert (done.returncode, done.stderr) == (0, "")
 
 
+def test_the_examples_of_plugins_run(tmp_path: Path):
+    for number, block in enumerate(blocks((DOCS / "plugins.md").read_text(), "python")):
+        script = tmp_path / f"plugin{number}.py"
+        script.write_text(block)
+        # torch warns of a checkpoint of one process, which the example means.
+        command = [sys.executable, "-W", "ignore::UserWarning", script]
+        done = subprocess.run(command, capture_output=True, text=True, timeout=60)
+        assert (done.returncode, done.stderr) == (0, "")
+
+
 def test_the_quickstart_of_the_bus_runs(tmp_path: Path):
     text = (DOCS / "bus.md").read_text()
     quickstart = text[text.index("## Quickstart") : text.index("## State dicts")]

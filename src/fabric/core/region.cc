@@ -2,6 +2,8 @@
 
 #include <algorithm>
 
+#include "base/refuse.h"
+#include "fabric/core/boxes.h"
 #include "tensor/checked.h"
 #include "tensor/fields.h"
 #include "tensorbus/status.h"
@@ -14,10 +16,6 @@ using tensorbus::to_string;
 
 constexpr std::size_t most_dims = wire::most_numbers;
 constexpr wire::Title forms_title{"region's list of tensors"};
-
-[[noreturn]] void refuse(const std::string& message) {
-  throw Error(Code::invalid_argument, message);
-}
 
 void check_part(std::size_t tensor, const char* side, const Shape& stream_shape, Dtype stream_dtype,
                 const TensorForm& form) {
@@ -149,28 +147,12 @@ plan::Stream whole_stream(const Forms& source, std::span<const Dtype> target,
     refuse("a region of " + std::to_string(source.size()) + " tensors was given " +
            std::to_string(target.size()) + " targets");
   }
-  plan::Stream stream;
-  stream.source.ranks = {0};
-  stream.chunk_bytes = chunk_bytes;
+  std::vector<TensorBox> boxes;
+  boxes.reserve(source.size());
   for (std::size_t tensor = 0; tensor < source.size(); ++tensor) {
-    const TensorForm& form = source[tensor];
-    const std::int64_t elements = element_count(form.shape);
-    if (elements == 0) continue;
-    if (!castable(form.dtype, target[tensor])) {
-      refuse("tensor " + std::to_string(tensor) + " cannot be converted from " +
-             std::string(to_string(form.dtype)) + " to " + std::string(to_string(target[tensor])));
-    }
-    const plan::Types types{form.dtype, target[tensor]};
-    plan::Part part{tensor, tensor, types, form.dtype, form.shape, form.shape, {}, elements, 0};
-    for (const std::int64_t length : form.shape) part.dims.push_back({{0, 0, length}});
-    part.wire_offset = ceil_divide(stream.wire_bytes, plan::part_alignment) * plan::part_alignment;
-    const std::int64_t bytes =
-        checked_multiply(elements, static_cast<std::int64_t>(item_bytes(form.dtype)), "a region");
-    stream.wire_bytes = checked_add(part.wire_offset, bytes, "a region");
-    stream.payload_bytes += bytes;
-    stream.parts.push_back(std::move(part));
+    boxes.push_back({tensor, Shape(source[tensor].shape.size()), source[tensor].shape});
   }
-  return stream;
+  return box_stream(source, boxes, target, chunk_bytes);
 }
 
 void Gate::move_to(std::uint64_t value) noexcept {

@@ -1,0 +1,3 @@
+"""Stands in for NeMo-RL: its interface, and nothing else."""
+
+__version__ = "0.7.0"
