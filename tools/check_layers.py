@@ -80,7 +80,9 @@ MAY_USE: dict[str, set[str]] = {
     | {"bus/directory", "bus/round", "bus/agent"},
     "push_pull/job": BELOW_BUS | FABRICS | {"observe/show"},
     "push_pull/request": BELOW_BUS | {"fabric/core", "push_pull/job"},
-    "program/look": BELOW_BUS | {"bus/directory", "bus/match", "bus/report", "bus", "plan/report"},
+    "program/look": BELOW_BUS
+    | {"store/common"}
+    | {"bus/directory", "bus/match", "bus/report", "bus", "plan/report"},
     "program": BELOW_BUS
     | FABRICS
     | {"observe/show", "program/look"}
@@ -111,6 +113,7 @@ PUBLIC_HEADERS = {
     "status.h": "base",
     "deadline.h": "base",
     "log.h": "base",
+    "stats.h": "observe",
     "store.h": "store",
     "dtype.h": "tensor",
     "layout.h": "tensor",

@@ -2,26 +2,18 @@
 #include "bindings.h"
 #include "bus_client.h"
 #include "gil.h"
-#include "observe/openmetrics.h"
-#include "observe/registry.h"
-#include "observe/show/metrics_page.h"
 #include "observe/show/trace_file.h"
+#include "tensorbus/stats.h"
 
 namespace tensorbus::python {
 namespace {
 
-nb::dict to_dict(const observe::Labels& labels) {
-  nb::dict dict;
-  for (const auto& [name, value] : labels) dict[nb::str(name.c_str())] = nb::str(value.c_str());
-  return dict;
-}
-
-nb::object value_of(const observe::Family& family, const observe::Sample& sample) {
-  if (family.kind != observe::MetricKind::histogram) return nb::float_(sample.value);
-  nb::dict distribution;
-  distribution["count"] = sample.distribution.count;
-  distribution["sum"] = sample.distribution.sum;
-  return distribution;
+nb::object value_of(const Series& series) {
+  if (!series.count) return nb::float_(series.value);
+  nb::dict durations;
+  durations["count"] = *series.count;
+  durations["sum"] = series.value;
+  return durations;
 }
 
 class Trace {
@@ -36,19 +28,21 @@ class Trace {
   Owned<File> file_;
 };
 
-nb::dict stats() {
-  observe::Families families;
+nb::dict stats_as_dict() {
+  Stats found;
   {
     const WithoutGil without_gil;
-    families = observe::registry().collect();
+    found = stats();
   }
   nb::dict all;
-  for (const auto& [name, family] : families.all()) {
-    nb::list samples;
-    for (const observe::Sample& sample : family.samples) {
-      samples.append(nb::make_tuple(to_dict(sample.labels), value_of(family, sample)));
+  for (const auto& [name, each] : found) {
+    nb::list list;
+    for (const Series& series : each) {
+      nb::dict labels;
+      for (const auto& [label, text] : series.labels) labels[label.c_str()] = nb::str(text.c_str());
+      list.append(nb::make_tuple(labels, value_of(series)));
     }
-    all[nb::str(name.c_str())] = samples;
+    all[name.c_str()] = list;
   }
   return all;
 }
@@ -56,7 +50,7 @@ nb::dict stats() {
 }  // namespace
 
 void bind_observe(nb::module_& module) {
-  module.def("stats", &stats,
+  module.def("stats", &stats_as_dict,
              nb::sig("def stats() -> dict[str, list[tuple[dict[str, str], object]]]"),
              "By name, each series with its labels.");
   nb::class_<Trace>(module, "TraceFile", "See tensorbus.trace.")

@@ -51,7 +51,8 @@ void write_distribution(Text out, const std::string& name, const Sample& sample)
   }
   fmt::format_to(out, "{}_bucket{} {}\n", name, braces(sample.labels, "le=\"+Inf\""),
                  sample.distribution.count);
-  fmt::format_to(out, "{}_sum{} {}\n", name, braces(sample.labels), number(sample.distribution.sum));
+  fmt::format_to(out, "{}_sum{} {}\n", name, braces(sample.labels),
+                 number(sample.distribution.sum));
   fmt::format_to(out, "{}_count{} {}\n", name, braces(sample.labels), sample.distribution.count);
 }
 

@@ -93,7 +93,7 @@ class Lookout {
   Mutex mutex_;
   std::condition_variable wake_;
   bool stopping_ GUARDED_BY(mutex_) = false;
-  std::string state_ GUARDED_BY(mutex_) = "{}";
+  std::string state_ GUARDED_BY(mutex_) = board_.to_json();
   std::thread thread_;
 };
 

@@ -1,5 +1,6 @@
 // tensorbus plan: what moving tensors between two layouts costs, without moving any.
 #include <fstream>
+#include <functional>
 #include <iostream>
 #include <memory>
 #include <sstream>
@@ -9,6 +10,7 @@
 #include "plan/report/summary.h"
 #include "plan/report/svg.h"
 #include "program/commands.h"
+#include "program/terminal_bar.h"
 #include "tensorbus/status.h"
 
 namespace tensorbus::program {
@@ -58,7 +60,11 @@ plan::Model model_of(const PlanOptions& options) {
 
 int run_plan(const PlanOptions& options) {
   const plan::Model model = model_of(options);
-  const plan::Summary summary = plan::summarise(model);
+  plan::Summary summary;
+  {
+    TerminalBar bar("plan");
+    summary = plan::summarise(model, std::ref(bar));
+  }
   if (!options.svg.empty()) write_file(options.svg, plan::to_svg(model, summary));
   const double link = options.link * 1e9;
   std::cout << (options.json ? plan::to_json(model, summary, link) + "\n"

@@ -144,6 +144,7 @@ def test_a_running_job_in_a_browser(
     job.pause(4)
     until(lambda: "blocked" in boxes(browser)[4]["state"], "rank 4 to turn red")
     assert "rank 4 is waited for" in text_of(browser, "#problems")
+    assert "rank 4 is waited for" in text_of(browser, "#log")
     assert "waits" in boxes(browser)[2]["text"]
     assert browser.run(ACCESSIBILITY) == []
     browser.picture(pictures / "dashboard-waits.png")

@@ -1,15 +1,19 @@
 """Bars at terminals, and nowhere else."""
 
 import io
+import json
 import os
 import pty
+import subprocess
 import sys
+from pathlib import Path
 from types import ModuleType
 from typing import Any
 
 import numpy as np
 import pytest
 import tensorbus
+from processes import PROGRAM
 from tensorbus.bar import Bar
 from tensorbus.kvstore import StoreServer
 
@@ -80,3 +84,31 @@ def test_nothing_where_there_is_no_terminal(
         assert engine.link("engine", "trainer").pull("policy", state, progress=True) == 1
     assert state["w"].all()
     assert "pull policy [" not in capsys.readouterr().err
+
+
+# Takes seconds to plan.
+LARGE = json.dumps([{"name": f"w{i}", "shape": [4096, 4096]} for i in range(90)])
+
+
+@pytest.mark.proves("O4.5")
+@pytest.mark.parametrize("at_a_terminal", [True, False])
+def test_planning_a_model_shows_a_bar_at_a_terminal_only(
+    terminal: tuple[int, Any], tmp_path: Path, at_a_terminal: bool
+):
+    (tmp_path / "model.json").write_text(LARGE)
+    command = [str(PROGRAM), "plan", "--model", str(tmp_path / "model.json"),
+               "--source", "64:S0", "--target", "256:S1", "--json"]  # fmt: skip
+    leader, stream = terminal
+    done = subprocess.run(
+        command, stdout=subprocess.PIPE, stderr=stream if at_a_terminal else subprocess.PIPE,
+        timeout=120, check=True,
+    )  # fmt: skip
+    assert json.loads(done.stdout)["tensors"]
+    if not at_a_terminal:
+        assert done.stderr == b""
+        return
+    shown = b""
+    while not shown.endswith(b"\x1b[2K"):  # it is wiped at the end
+        shown += os.read(leader, 10_000)
+    assert shown.startswith(b"\rplan [")
+    assert b" %" in shown

@@ -80,6 +80,12 @@ def test_a_stopped_process_is_waited_for_and_then_gone(
     def is_waited_for(status: dict) -> bool:
         return any(each["awaited"] == [1] for each in status["rows"])
 
+    def is_about_to_lapse(status: dict) -> bool:
+        return any(
+            each["ranks"] == [1] and "does not renew its lease" in each["text"]
+            for each in status["problems"]
+        )
+
     def is_gone(status: dict) -> bool:
         return 1 not in {each["rank"] for each in status["rows"]}
 
@@ -90,6 +96,7 @@ def test_a_stopped_process_is_waited_for_and_then_gone(
         while not seen or not is_gone(seen[-1]):
             seen.append(json.loads(watching.line()))
         assert any(map(is_waited_for, seen))
+        assert any(map(is_about_to_lapse, seen))
     finally:
         job.ranks[1].signal(signal.SIGCONT)
 

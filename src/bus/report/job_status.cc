@@ -18,8 +18,10 @@ using observe::to_json_string;
 
 // Whoever is waited for longer is to blame.
 constexpr double usual_wait = 10;
-// A reader may be one version behind while it reads the next.
+// A reader may be one version behind while it reads the next, and by more than that for as long as
+// it takes until all have said what they have.
 constexpr std::int64_t usual_lag = 1;
+constexpr double usual_lag_seconds = 5;
 
 std::string ranks_text(std::span<const Rank> ranks) {
   constexpr std::size_t most = 6;
@@ -87,6 +89,40 @@ JobRow row_of(const AgentStatus& agent, const BatchStatus& batch, std::int64_t n
   return row;
 }
 
+using Seat = std::tuple<std::string, std::string, Rank>;  // side, batch, rank
+
+// Ranks that pull together wait for the first of them, and that may wait for the next version as
+// long as a step of training takes: then they all do.
+void relieve(JobStatus& status) {
+  std::map<Seat, std::string> patient;
+  for (const JobRow& row : status.rows) {
+    if (row.state == RankState::waits && row.awaited.empty()) {
+      patient[{row.side, row.batch, row.rank}] = row.doing;
+    }
+  }
+  for (JobRow& row : status.rows) {
+    if (row.awaited.size() != 1) continue;
+    const auto first = patient.find({row.side, row.batch, row.awaited.front()});
+    if (first == patient.end()) continue;
+    row.state = RankState::waits;
+    row.doing = first->second;
+    row.awaited.clear();
+  }
+}
+
+// Those who wait for others themselves: who is to blame stands at the end of such a chain.
+std::set<Rank> links_of_chains(const JobStatus& status) {
+  std::set<Rank> links;
+  for (const JobRow& row : status.rows) {
+    if (row.state == RankState::blocked && !row.awaited.empty()) links.insert(row.rank);
+  }
+  const auto is_link = [&](Rank rank) { return links.contains(rank); };
+  const bool all = std::ranges::all_of(status.rows, [&](const JobRow& row) {
+    return row.state != RankState::blocked || std::ranges::all_of(row.awaited, is_link);
+  });
+  return all ? std::set<Rank>{} : links;  // in a circle everybody is to blame
+}
+
 // Who waits for whom, the other way round, with the longest wait.
 struct Blamed {
   std::vector<Rank> by;
@@ -95,9 +131,11 @@ struct Blamed {
 
 void add_waits(JobStatus& status, std::span<const AgentStatus> agents) {
   std::map<Rank, Blamed> blamed;
+  const std::set<Rank> links = links_of_chains(status);
   for (const JobRow& row : status.rows) {
     if (row.state != RankState::blocked) continue;
     for (const Rank rank : row.awaited) {
+      if (links.contains(rank)) continue;
       blamed[rank].by.push_back(row.rank);
       blamed[rank].longest = std::max(blamed[rank].longest, row.waited);
     }
@@ -119,6 +157,20 @@ void add_incomplete(JobStatus& status) {
   for (const JobRow& row : status.rows) {
     if (row.state != RankState::blocked || !row.awaited.empty()) continue;
     status.problems.push_back({fmt::format("rank {}: {}", row.rank, row.doing), {row.rank}});
+  }
+}
+
+// Agents renew their leases three times before they lapse.
+void add_leases(JobStatus& status, std::span<const AgentStatus> agents) {
+  constexpr double usual_left = 0.5;
+  for (const AgentStatus& agent : agents) {
+    if (!agent.lease_left || *agent.lease_left > usual_left) continue;
+    status.problems.push_back(
+        {fmt::format(
+             "rank {} (pid {} on {}) does not renew its lease, {:.0f} % of it are left: it is "
+             "stopped, very slow, or cut off from the store",
+             agent.rank, agent.pid, agent.host, 100 * std::max(0.0, *agent.lease_left)),
+         {agent.rank}});
   }
 }
 
@@ -160,22 +212,28 @@ void add_clocks(JobStatus& status, const HostClocks& clocks) {
 }
 
 void add_lags(JobStatus& status) {
-  std::map<std::string, std::int64_t> newest;
+  struct Newest {
+    std::int64_t version = 0;
+    double age = 0;
+  };
+  std::map<std::string, Newest> newest;
   for (const JobRow& row : status.rows) {
-    std::int64_t& version = newest[row.what];
-    version = std::max(version, row.version);
+    Newest& of = newest[row.what];
+    if (row.version > of.version) of = {row.version, row.age};
   }
   std::map<std::pair<std::string, std::int64_t>, std::vector<Rank>> behind;
   for (const JobRow& row : status.rows) {
-    if (row.version != 0 && row.version + usual_lag < newest[row.what]) {
+    const auto& [version, age] = newest[row.what];
+    if (row.version != 0 && row.version + usual_lag < version &&
+        row.age > age + usual_lag_seconds) {
       behind[{row.what, row.version}].push_back(row.rank);
     }
   }
   for (const auto& [at, ranks] : behind) {
-    status.problems.push_back(
-        {fmt::format("{} {} version {} of \"{}\", the newest is {}", ranks_text(ranks),
-                     ranks.size() == 1 ? "has" : "have", at.second, at.first, newest[at.first]),
-         ranks});
+    status.problems.push_back({fmt::format("{} {} version {} of \"{}\", the newest is {}",
+                                           ranks_text(ranks), ranks.size() == 1 ? "has" : "have",
+                                           at.second, at.first, newest[at.first].version),
+                               ranks});
   }
 }
 
@@ -269,7 +327,9 @@ JobStatus status_of(std::span<const AgentStatus> agents, std::int64_t now,
   }
   std::ranges::sort(status.rows, {},
                     [](const JobRow& row) { return std::tie(row.side, row.what, row.rank); });
+  relieve(status);
   add_waits(status, agents);
+  add_leases(status, agents);
   add_incomplete(status);
   add_lags(status);
   add_crowds(status);

@@ -59,6 +59,62 @@ TEST(JobStatus, AShortWaitIsNoProblem) {
   EXPECT_TRUE(status.problems.empty());
 }
 
+// A step of training may take long.
+TEST(JobStatus, WhoeverWaitsForTheNextVersionIsNotBlocked) {
+  auto agents = job();
+  agents[2].batches[0].bytes_total = 0;
+  agents[2].batches[0].since = now_ns - 60 * second;
+  agents[2].batches[0].waits = "a version above 8";
+  agents[3].batches[0].since = now_ns - 60 * second;
+  agents[3].batches[0].awaited = {2};
+  for (const std::size_t rank : {2, 3}) agents[rank].batches[0].version = 8;
+  const JobStatus status = status_of(agents, now_ns);
+  EXPECT_TRUE(status.problems.empty());
+  for (const std::size_t row : {0, 1}) {
+    EXPECT_EQ(status.rows[row].state, RankState::waits);
+    EXPECT_EQ(status.rows[row].doing, "pull, 60 s: waits for a version above 8");
+  }
+}
+
+// Rank 3 waits for rank 2, which waits for rank 1.
+TEST(JobStatus, WhoStandsAtTheEndOfAChainIsToBlame) {
+  auto agents = job();
+  for (const std::size_t waiter : {2, 3}) {
+    agents[waiter].batches[0].since = now_ns - 20 * second;
+    agents[waiter].batches[0].awaited = {static_cast<Rank>(waiter) - 1};
+    agents[waiter].batches[0].version = 8;
+  }
+  const auto problems = status_of(agents, now_ns).problems;
+  ASSERT_EQ(problems.size(), 1U);
+  EXPECT_EQ(problems[0].text, "rank 1 is waited for: rank 2 has waited 20 s for it");
+  agents[2].batches[0].awaited = {3};  // a circle
+  EXPECT_EQ(status_of(agents, now_ns).problems.size(), 2U);
+}
+
+// proves: O4.1
+TEST(JobStatus, LeasesThatAreAboutToLapseAreNamed) {
+  auto agents = job();
+  agents.resize(2);
+  agents[0].lease_left = 0.66;
+  agents[1].lease_left = 0.3;
+  const auto problems = status_of(agents, now_ns).problems;
+  ASSERT_EQ(problems.size(), 1U);
+  EXPECT_EQ(problems[0].text,
+            "rank 1 (pid 101 on node0) does not renew its lease, 30 % of it are left: it is "
+            "stopped, very slow, or cut off from the store");
+  EXPECT_EQ(problems[0].ranks, std::vector<Rank>{1});
+}
+
+// Versions that come fast are told of now and then only.
+TEST(JobStatus, WhoHasJustGotAVersionIsNotBehind) {
+  auto agents = job();
+  for (const std::size_t rank : {2, 3}) agents[rank].batches[0].awaited.clear();
+  agents[3].batches[0].moved_at = now_ns - 7 * second;
+  EXPECT_TRUE(status_of(agents, now_ns).problems.empty());
+  agents[3].batches[0].moved_at = now_ns - 9 * second;
+  EXPECT_EQ(status_of(agents, now_ns).problems.size(), 1U);
+}
+
 TEST(JobStatus, TheTableIsReadableIn80Columns) {
   auto agents = job();
   agents[0].host = "a-very-long-name-of-a-host.example";

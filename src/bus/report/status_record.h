@@ -42,6 +42,8 @@ struct AgentStatus {
   std::vector<BatchStatus> batches;
   std::int64_t left_out = 0;  // batches for which there was no room
   std::string metrics{};      // URL of its page, if it has one
+  // Not in the record, the store says it: the share of its lease that is left, if nobody renews it.
+  std::optional<double> lease_left{};
   friend bool operator==(const AgentStatus&, const AgentStatus&) = default;
 };
 

@@ -205,7 +205,7 @@ Supply Puller::supply(const Wanted& wanted) const {
   return started() ? supply_of(views, wanted) : Supply{};
 }
 
-std::vector<Rank> Puller::lacking(const Wanted& wanted) const {
+std::vector<Rank> Puller::late(const Wanted& wanted) const {
   std::vector<Rank> ranks;
   for (const auto& [rank, source] : sources_) {
     if (std::ranges::none_of(source.view.versions,
@@ -213,7 +213,7 @@ std::vector<Rank> Puller::lacking(const Wanted& wanted) const {
       ranks.push_back(rank);
     }
   }
-  return ranks;
+  return ranks.size() == sources_.size() ? std::vector<Rank>{} : ranks;
 }
 
 std::optional<Outcome> Puller::step(const Wanted& wanted) {

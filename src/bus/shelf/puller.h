@@ -55,8 +55,9 @@ class Puller : public std::enable_shared_from_this<Puller> {
   std::int64_t lasting(std::int64_t read) const noexcept {
     return taken_back_ ? read : std::min(read, common_);
   }
-  // The sources that have nothing that is wanted.
-  std::vector<Rank> lacking(const Wanted& wanted) const;
+  // The sources that have nothing that is wanted while others do. None if nobody does: what is
+  // wanted is still to come.
+  std::vector<Rank> late(const Wanted& wanted) const;
   // The newest version of a source whose worker has closed, also after that source was lost.
   std::optional<std::int64_t> finished_after() const noexcept { return finished_after_; }
   // Reads a version that is wanted, or waits for one. Returns the outcome, once the read is over.

@@ -160,7 +160,7 @@ Awaited Pulling::awaited() const {
   Awaited awaited{waits_for(pull), {}};
   if (is_joint(pull) && (started() || joint_.has_voted())) awaited.ranks = joint_.awaited();
   if (awaited.ranks.empty() && started() && !reads()) {
-    awaited.ranks = puller_->lacking(wanted_by(pull));
+    awaited.ranks = puller_->late(wanted_by(pull));
   }
   return awaited;
 }

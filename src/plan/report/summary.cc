@@ -38,7 +38,7 @@ void add(Summary& summary, const Stream& stream) {
 
 }  // namespace
 
-Summary summarise(const Model& model) {
+Summary summarise(const Model& model, const SummaryProgress& progress) {
   Summary summary;
   std::vector<Plan> batch;
   std::set<Rank> readers;
@@ -52,8 +52,10 @@ Summary summarise(const Model& model) {
   }
   summary.tensors = model.size();
   for (const auto& entry : summary.targets) readers.insert(entry.first);
+  std::size_t done = 0;
   for (const Rank reader : readers) {
     for (const Stream& stream : read_streams(batch, reader, uncut)) add(summary, stream);
+    if (progress) progress(++done, readers.size());
   }
   for (const auto& [ranks, bytes] : summary.bytes_between) {
     ++summary.sources[ranks.first].peers;

@@ -3,6 +3,7 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <functional>
 #include <map>
 #include <string>
 #include <utility>
@@ -29,7 +30,9 @@ struct Summary {
   std::size_t runs = 0;  // of contiguous local tensors, before they are cut into chunks
 };
 
-Summary summarise(const Model& model);
+// `progress` is told of each rank that reads: how many are done, of how many.
+using SummaryProgress = std::function<void(std::size_t, std::size_t)>;
+Summary summarise(const Model& model, const SummaryProgress& progress = nullptr);
 
 // The most loaded rank against the mean; 1 is perfect, 0 means that nothing moves.
 double imbalance(const std::map<Rank, Traffic>& side);

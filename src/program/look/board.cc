@@ -4,6 +4,7 @@
 #include <fmt/ranges.h>
 
 #include <algorithm>
+#include <iterator>
 
 #include "observe/text.h"
 
@@ -17,6 +18,14 @@ constexpr std::int64_t shown_when_lost = 600'000'000'000;
 constexpr std::size_t most_ranks_apart = 16;  // as many as the page draws one by one
 
 std::int64_t milliseconds(std::int64_t nanoseconds) { return nanoseconds / 1'000'000; }
+
+// The same while only its numbers change, apart from whom it is about.
+std::string without_numbers(const bus::JobProblem& problem) {
+  std::string kind = problem.ranks.empty() ? "" : std::to_string(problem.ranks.front());
+  std::ranges::copy_if(problem.text, std::back_inserter(kind),
+                       [](char c) { return (c < '0' || c > '9') && c != '.'; });
+  return kind;
+}
 
 // Pairs of rank and time; none of a large side.
 std::string times_json(const std::map<Rank, std::int64_t>& ranks) {
@@ -101,15 +110,13 @@ void Board::follow_lost(std::int64_t now) {
 }
 
 void Board::follow_problems(std::int64_t now) {
-  std::set<Rank> blamed;
+  std::set<std::string> problems;
   for (const bus::JobProblem& problem : status_.problems) {
-    const bool known =
-        std::ranges::all_of(problem.ranks, [&](Rank rank) { return blamed_.contains(rank); });
-    if (!known) note(now, "problem", problem.text);
-    blamed.insert(problem.ranks.begin(), problem.ranks.end());
+    const auto [kind, fresh] = problems.insert(without_numbers(problem));
+    if (fresh && !problems_.contains(*kind)) note(now, "problem", problem.text);
   }
-  if (blamed.empty() && !blamed_.empty()) note(now, "good", "nothing is wrong any more");
-  blamed_ = std::move(blamed);
+  if (problems.empty() && !problems_.empty()) note(now, "good", "nothing is wrong any more");
+  problems_ = std::move(problems);
 }
 
 void Board::follow_versions(std::int64_t now) {

@@ -58,7 +58,7 @@ class Board {
   std::map<Rank, std::int64_t> pids_;
   std::map<Rank, std::vector<bus::JobRow>> rows_;  // of the ranks that are there
   std::map<Rank, Lost> lost_;
-  std::set<Rank> blamed_;
+  std::set<std::string> problems_;  // what is wrong, without its numbers
   std::map<Version, Course> versions_;
   std::deque<Happened> log_;
 };

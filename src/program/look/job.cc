@@ -3,6 +3,7 @@
 #include "base/config.h"
 #include "base/log.h"
 #include "bus/directory/records.h"
+#include "store/common/lease_times.h"
 
 namespace tensorbus::program {
 namespace {
@@ -50,14 +51,35 @@ bus::Catalog JobSight::records() {
   return catalog;
 }
 
+// Nothing of a store that does not know, or of one of an older release.
+std::vector<std::optional<double>> JobSight::leases_left(const std::vector<std::string>& keys,
+                                                         Deadline deadline) {
+  std::vector<std::optional<double>> left(keys.size());
+  auto* known = dynamic_cast<store::LeaseTimes*>(store_.get());
+  if (known == nullptr) return left;
+  try {
+    const auto times = known->lease_times(keys, deadline);
+    for (std::size_t at = 0; at < keys.size(); ++at) {
+      if (!times[at]) continue;
+      left[at] = std::chrono::duration<double>(times[at]->left) / times[at]->time_to_live;
+    }
+  } catch (const Error& error) {
+    if (error.code() != Code::invalid_argument) throw;
+  }
+  return left;
+}
+
 std::vector<bus::AgentStatus> JobSight::look() {
   const Deadline deadline = Deadline::after_seconds(place_.timeout);
   const auto keys = store(deadline).list(scope_.full("agents/"), deadline);
+  const auto values = store(deadline).get(keys, deadline);
+  const auto left = leases_left(keys, deadline);
   std::vector<bus::AgentStatus> agents;
-  for (const auto& value : store(deadline).get(keys, deadline)) {
-    if (!value) continue;
+  for (std::size_t at = 0; at < keys.size(); ++at) {
+    if (!values[at]) continue;
     try {
-      agents.push_back(bus::decode_status(*value));
+      agents.push_back(bus::decode_status(*values[at]));
+      agents.back().lease_left = left[at];
     } catch (const Error& error) {
       log::warn("a record is passed over: {}", error.what());
     }

@@ -36,6 +36,8 @@ class JobSight {
 
  private:
   Store& store(Deadline deadline);
+  std::vector<std::optional<double>> leases_left(const std::vector<std::string>& keys,
+                                                 Deadline deadline);
 
   const JobPlace place_;
   const std::optional<std::string> token_;

@@ -4,7 +4,7 @@
 const every = 1000;
 const boxesUpTo = 16; // a side with more ranks is drawn as cells
 const rowsShown = 600;
-const shownFor = 120000; // milliseconds of the versions' picture
+const shownFor = 120000, shownAtLeast = 20000; // milliseconds of the versions' picture
 const $ = (id) => document.getElementById(id);
 const svgSpace = "http://www.w3.org/2000/svg";
 let state = null;
@@ -289,12 +289,14 @@ function drawVersions(sides) {
   const lanes = lanesOf(sides);
   const width = Math.max(320, $("versions").clientWidth), right = width - 10;
   const left = 16 + 8 * Math.max(1, ...lanes.flatMap((lane) => lane.rows.map((row) => String(row.rank).length)));
-  const x = (at) => left + (1 - (state.now - at) / shownFor) * (right - left);
-  const svg = draw("svg", { role: "img", "aria-label": "Versions over time" });
+  const oldest = Math.min(state.now, ...lanes.flatMap((lane) => lane.versions.map((each) => each.first)));
+  const span = Math.min(shownFor, Math.max(shownAtLeast, (state.now - oldest) * 1.04));
+  const x = (at) => left + (1 - (state.now - at) / span) * (right - left);
+  const svg = draw("svg", { role: "img", "aria-label": "Versions over time: which rank got which when" });
   let top = 0;
   for (const lane of lanes) top = drawLane(svg, lane, top, x, left, right);
-  for (const [at, label, anchor] of [[shownFor, "2 min ago", "start"], [shownFor / 2, "1 min ago", "middle"], [0, "now", "end"]]) {
-    svg.append(draw("text", { x: x(state.now - at), y: top + 12, "text-anchor": anchor }, label));
+  for (const [at, anchor] of [[span, "start"], [span / 2, "middle"], [0, "end"]]) {
+    svg.append(draw("text", { x: x(state.now - at), y: top + 12, "text-anchor": anchor }, at ? ageText(at / 1000) + " ago" : "now"));
   }
   svg.setAttribute("viewBox", `0 0 ${width} ${top + 18}`);
   $("versions").replaceChildren(svg);

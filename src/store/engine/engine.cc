@@ -92,6 +92,9 @@ void snapshot_queue(std::string_view key, const std::deque<std::string>& element
   }
 }
 
+// 0, which no lease has, for an absent key, too.
+LeaseId lease_of(const Record* record) { return record == nullptr ? 0 : record->lease; }
+
 StoreEvent put_event(const std::string& key, const Record& record) {
   return {StoreEvent::Kind::put, key, record.value, record.revision};
 }
@@ -117,6 +120,14 @@ std::string Engine::execute(Op op, std::string_view bytes, TimePoint now) {
     case Op::exists:
       for (const std::string_view key : read_keys(body)) {
         reply.integer(static_cast<std::uint8_t>(table_.present(key)));
+      }
+      break;
+    case Op::lease_times:
+      for (const std::string_view key : read_keys(body)) {
+        const auto lease = table_.leases().find(lease_of(table_.find(key)));
+        const bool known = lease != table_.leases().end();
+        reply.integer(known ? lease->second.time_to_live.count() : std::int64_t{-1});
+        reply.integer(known ? (lease->second.expires - now).count() : std::int64_t{-1});
       }
       break;
     case Op::list: {

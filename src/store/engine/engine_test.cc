@@ -67,6 +67,18 @@ TEST_F(EngineTest, ALeaseThatIsStillKnownIsOnlyRefreshed) {
   EXPECT_EQ(engine.table().leases().size(), 1U);
 }
 
+TEST_F(EngineTest, SaysHowLongLeasesHaveLeft) {
+  publish(7, "/a", "1", at(0));
+  set("/b", "2");
+  const std::vector<std::string> keys{"/a", "/b", "/absent"};
+  const std::string reply = engine.execute(Op::lease_times, keys_body(keys), at(4));
+  Decoder decoder(reply);
+  EXPECT_EQ(Duration(decoder.integer<std::int64_t>()), seconds(10));
+  EXPECT_EQ(Duration(decoder.integer<std::int64_t>()), seconds(6));
+  for (int times = 0; times < 4; ++times) EXPECT_EQ(decoder.integer<std::int64_t>(), -1);
+  decoder.end();
+}
+
 TEST_F(EngineTest, AWatchSeesItsPrefixAndNoQueues) {
   watch("/w/");
   set("/w/a", "1");

@@ -118,6 +118,20 @@ std::vector<std::optional<std::string>> RequestStore::get(std::span<const std::s
   return values;
 }
 
+std::vector<std::optional<LeaseTime>> RequestStore::lease_times(std::span<const std::string> keys,
+                                                                Deadline deadline) {
+  check_keys(keys);
+  const std::string reply = call(Op::lease_times, keys_body(wire_keys(keys)), deadline);
+  Decoder decoder(reply);
+  std::vector<std::optional<LeaseTime>> times(keys.size());
+  for (auto& time : times) {
+    const Duration time_to_live(decoder.integer<std::int64_t>());
+    const Duration left(decoder.integer<std::int64_t>());
+    if (time_to_live > Duration::zero()) time = {time_to_live, left};
+  }
+  return times;
+}
+
 bool RequestStore::exists(const std::string& key, Deadline deadline) {
   check_key(key);
   const std::string reply = call(Op::exists, keys_body({{wire_key(key)}}), deadline);

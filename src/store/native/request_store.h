@@ -14,6 +14,7 @@
 #include "base/log.h"
 #include "base/mutex.h"
 #include "os/process/fork.h"
+#include "store/common/lease_times.h"
 #include "store/engine/table.h"
 #include "store/protocol/protocol.h"
 #include "tensorbus/store.h"
@@ -24,7 +25,7 @@ namespace tensorbus::store {
 std::string wire_key(std::string_view key);
 std::string user_key(std::string_view wire_key);
 
-class RequestStore : public Store {
+class RequestStore : public Store, public LeaseTimes {
  public:
   Capabilities capabilities() const override;
   void set(std::span<const Entry> entries, Deadline deadline, Lease* lease) override;
@@ -43,6 +44,8 @@ class RequestStore : public Store {
   std::shared_ptr<Lease> lease(Duration time_to_live, LeaseOptions options,
                                Deadline deadline) override;
   void join(Deadline deadline) override;
+  std::vector<std::optional<LeaseTime>> lease_times(std::span<const std::string> keys,
+                                                    Deadline deadline) override;
 
  protected:
   // Before any lock is taken: in a forked child one may be held for ever.

@@ -47,6 +47,8 @@ enum class Op : std::uint8_t {
   // The reply lists the present keys; events follow under the same id until cancel.
   watch = 7,
   cancel = 8,
+  // Of keys: how long their leases live, and how long they have left.
+  lease_times = 9,
   // The next operations change the store.
   set = 16,
   add = 17,

@@ -57,6 +57,7 @@ std::string native_body(Random& random, Op op) {
     case Op::exists:
     case Op::erase:
     case Op::wait_all:
+    case Op::lease_times:
       return std::move(body)
           .raw(keys_body(std::vector<std::string>{some_key(random), some_key(random)}))
           .bytes();

@@ -201,8 +201,8 @@ void Service::handle_native(Connection& connection, std::uint64_t id, Op op,
       check_settled(session);
       connection.reply(id, Code::ok, change(op, decoder.raw(decoder.left()), session, id, settled));
     }
-  } else if (op < Op::wait) {
-    connection.reply(id, Code::ok, engine_.execute(op, body, now()));
+  } else if (op < Op::wait || op == Op::lease_times) {
+    connection.reply(id, Code::ok, engine_.execute(op, body, lease_time()));
   } else {
     throw Error(Code::invalid_argument,
                 fmt::format("unknown operation {}", static_cast<unsigned>(op)));
