@@ -141,6 +141,15 @@ def shared_memory() -> set[str]:
 
 
 @pytest.fixture(scope="session", autouse=True)
+def compiler_folder(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
+    """Operations on tensors without memory import torch's compiler, which makes a folder."""
+    with pytest.MonkeyPatch.context() as patch:
+        folder = tmp_path_factory.mktemp("compiler")
+        patch.setenv("TORCHINDUCTOR_CACHE_DIR", str(folder))
+        yield
+
+
+@pytest.fixture(scope="session", autouse=True)
 def scratch(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
     """The folder for everything temporary, so that what is left there is ours. After the last test
     there are no child processes, no shared memory and no temporary files.

@@ -13,15 +13,6 @@ FAKES = Path(__file__).parent / "fakes"
 FAKED = ("verl", "nemo_rl", "vllm", "torchft")
 
 
-@pytest.fixture(scope="session", autouse=True)
-def compiler_folder(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
-    """Operations on tensors without memory import torch's compiler, which makes a folder."""
-    with pytest.MonkeyPatch.context() as patch:
-        folder = tmp_path_factory.mktemp("compiler")
-        patch.setenv("TORCHINDUCTOR_CACHE_DIR", str(folder))
-        yield
-
-
 @pytest.fixture
 def url(store_server: StoreServer, unique: str) -> str:
     return f"{store_server.url}/{unique}"
