@@ -154,7 +154,8 @@ void Core::begin_reading(fabric::OpId id, Running& read) {
     // The owner must know before this process looks: from the owner's answer on this process may
     // look at the memory.
     read.stage = Running::Stage::holding;
-    return send(read.owner->peer, AliasMessage{AliasMessage::Kind::hold, read.number()});
+    return send(read.owner->peer, AliasMessage{AliasMessage::Kind::hold, read.number(),
+                                               static_cast<std::uint64_t>(id)});
   }
   if (read.must_ask()) {
     read.stage = Running::Stage::asking;
@@ -312,23 +313,22 @@ void Core::on(const std::shared_ptr<fabric::Peer>& from, const AliasMessage& mes
   using Kind = AliasMessage::Kind;
   if (message.kind == Kind::let_go) return ledger_.let_go(from->identity(), message.region);
   if (message.kind == Kind::hold) {
-    return send(from, AliasMessage{ledger_.hold(from->identity(), message.region), message.region});
+    return send(from, AliasMessage{ledger_.hold(from->identity(), message.region), message.region,
+                                   message.read});
   }
-  const auto waits = std::ranges::find_if(reads_, [&](const auto& entry) {
-    const Running& read = entry.second;
-    return read.stage == Running::Stage::holding && read.owner->peer == from &&
-           read.number() == message.region;
-  });
+  const auto waits = reads_.find(fabric::OpId{message.read});
   if (waits == reads_.end()) {  // cancelled meanwhile
     if (message.kind == Kind::held) send(from, AliasMessage{Kind::let_go, message.region});
     return;
   }
   const fabric::OpId id = waits->first;
-  if (message.kind == Kind::gone) return taken_back(id, waits->second);
+  Running& read = waits->second;
+  if (read.stage != Running::Stage::holding || read.owner->peer != from) return;
+  if (message.kind == Kind::gone) return taken_back(id, read);
   try {
-    if (message.kind == Kind::held) return on_held(id, waits->second);
-    give_up_aliasing(waits->second);
-    begin_reading(id, waits->second);
+    if (message.kind == Kind::held) return on_held(id, read);
+    give_up_aliasing(read);
+    begin_reading(id, read);
   } catch (...) {
     finish(id, current_exception_status());
   }

@@ -24,6 +24,7 @@ struct AliasMessage {
   };
   Kind kind = Kind::hold;
   std::uint64_t region = 0;
+  std::uint64_t read = 0;  // the reader's number for it; the answers bear it, too
   friend bool operator==(const AliasMessage&, const AliasMessage&) = default;
 };
 constexpr AliasMessage::Kind last_of(AliasMessage::Kind) { return AliasMessage::Kind::let_go; }
@@ -63,6 +64,7 @@ template <typename Archive>
 void fields(Archive& a, AliasMessage& message) {
   a("kind", message.kind);
   a("region", message.region);
+  a("read", message.read);
 }
 
 template <typename Archive>

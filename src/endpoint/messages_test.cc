@@ -14,7 +14,7 @@ TEST(EndpointMessagesTest, AnyComesBackAndDamagedOnesAreRefused) {
 }
 
 TEST(EndpointMessagesTest, KindsThatDoNotExistAreRefused) {
-  std::string message = encode(EndpointMessage(AliasMessage{AliasMessage::Kind::let_go, 7}));
+  std::string message = encode(EndpointMessage(AliasMessage{AliasMessage::Kind::let_go, 7, 0}));
   message[0] = 3;
   EXPECT_THROW(decode_message(message), Error);
   message[0] = 0;
