@@ -96,7 +96,7 @@ class Core {
     enum class Stage { connecting, attaching, asking, holding, reading } stage = Stage::connecting;
     OwnerPtr owner;
     std::shared_ptr<const fabric::RemoteRegion> region;
-    TimePoint began_at{};  // to read
+    TimePoint began_at{};             // to read
     std::uint64_t stream_number = 0;  // by which the owner packs the boxes
 
     // The number as the descriptor has it: a station numbers its regions for all transports.

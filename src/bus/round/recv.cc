@@ -78,7 +78,7 @@ void Recv::note_sources() {
     sources.insert(sources.end(), ranks.begin(), ranks.end());
   }
   std::ranges::sort(sources);
-  sources.erase(std::ranges::unique(sources).begin(), sources.end());
+  sources.erase(std::unique(sources.begin(), sources.end()), sources.end());
 }
 
 void Recv::check_or_commit() {
