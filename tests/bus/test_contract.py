@@ -27,7 +27,8 @@ TRANSFER = {"transfer_type": REQUIRED, "blocking": False, "timeout": 30.0}
         (
             TensorBusClient.embedded,
             {"store": None, "rank": None, "namespace": None},
-            {"connection_timeout": 30.0, "bind": None, "ports": (0, 0), "copy_threads": None},
+            {"connection_timeout": 30.0, "bind": None, "ports": (0, 0), "copy_threads": None}
+            | {"metrics": None},
         ),
         (
             TensorBusClient.init_pair,

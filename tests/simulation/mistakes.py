@@ -432,9 +432,10 @@ OF_LISTS = (
         (
             (
                 "src/bus/directory/catalog.cc",
-                "if (each->second->failed.empty() && matches(*each->second)) return true;",
+                "if (each->second->failed.empty() && matches(*each->second)) "
+                "return each->second.get();",
                 "if (complete(each->second)->tensors.known() && matches(*each->second))\n"
-                "      return true;",
+                "      return each->second.get();",
             ),
         ),
         ("I12", "I9", "I24"),
