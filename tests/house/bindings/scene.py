@@ -234,14 +234,14 @@ class Endpoints:
         self.tensor = torch.ones(4)
         self.descriptor = self.endpoint.expose([self.tensor], False)
         self.reader = self.make()
-        self.slow = self.reader.read(self.silent, None, True, 60.0)
+        self.slow = self.reader.read(self.silent, None, True, 60.0, None)
 
     @staticmethod
     def make() -> Any:
         return _core.Endpoint("house", None, True, "", 0, 0)
 
     def read(self) -> Any:
-        return self.reader.read(self.descriptor, None, True, SOON)
+        return self.reader.read(self.descriptor, None, True, SOON, None)
 
     def calls(self) -> dict[str, Arguments]:
         return {
@@ -251,7 +251,7 @@ class Endpoints:
             "Endpoint.release": lambda: (
                 self.endpoint, self.endpoint.expose([self.tensor], False),
             ),
-            "Endpoint.read": lambda: (self.reader, self.descriptor, None, True, SOON),
+            "Endpoint.read": lambda: (self.reader, self.descriptor, None, True, SOON, None),
             "Endpoint.stats": lambda: (self.reader,),
             "Endpoint.close": lambda: (self.make(),),
             "Read.done": lambda: (self.slow,),
@@ -286,7 +286,7 @@ class Endpoints:
     def wait_for_the_silent_source(self) -> None:
         # On a connection of its own: one that is some seconds old may be lost at any moment.
         reader = self.make()
-        reader.read(self.silent, None, True, 60.0).wait(BLOCKED)
+        reader.read(self.silent, None, True, 60.0, None).wait(BLOCKED)
 
     def close(self) -> None:
         self.source.send_signal(signal.SIGKILL)
