@@ -8,8 +8,8 @@ from tensorbus.errors import PeerLostError
 
 
 def weights(seed: int) -> dict[str, torch.Tensor]:
-    torch.manual_seed(seed)
-    return {f"layer.{number}.weight": torch.randn(30, 20) for number in range(9)}
+    random = torch.Generator().manual_seed(seed)  # not torch's own: several may ask at a time
+    return {f"layer.{number}.weight": torch.randn(30, 20, generator=random) for number in range(9)}
 
 
 async def collect(items) -> dict[str, torch.Tensor]:

@@ -19,8 +19,8 @@ FAKES = Path(__file__).parent / "fakes"
 
 
 def weights(seed: int) -> dict[str, torch.Tensor]:
-    torch.manual_seed(seed)
-    return {f"layers.{number}.weight": torch.randn(30, 20) for number in range(7)}
+    random = torch.Generator().manual_seed(seed)  # not torch's own: ranks are threads
+    return {f"layers.{number}.weight": torch.randn(30, 20, generator=random) for number in range(7)}
 
 
 class Layer(torch.nn.Module):
