@@ -28,6 +28,22 @@ class LastSend(NamedTuple):
     readers: dict[int, str]
 
 
+class PullStats(NamedTuple):
+    """How the last version that was pulled over a link with ``delta=True`` got here."""
+
+    version: int
+    mode: str
+    """``"delta"`` or ``"dense"``"""
+    why: str
+    """``"patch"``, or why all of the version was read: ``"no base"``, ``"dense is sooner"``, ..."""
+    changed: float
+    """Which share of the elements was in patches."""
+    patch_bytes: int
+    seconds: dict[str, float]
+    """Until all sources had answered (``"ask"``), until all patches were here (``"fetch"``), until
+    they were applied (``"apply"``)."""
+
+
 class Link:
     """Between the ranks called ``local_name`` and those called ``remote_name``: see
     ``TensorBusClient.link``.
@@ -48,10 +64,12 @@ class Link:
         remote_name: str | None,
         expected_world_size: int,
         verify: str,
+        delta: bool = False,
+        delta_memory: int | None = None,
     ) -> None:
         self._client = client
         self._core = _core.BusLink(
-            client._core, local_name, remote_name, expected_world_size, verify
+            client._core, local_name, remote_name, expected_world_size, verify, delta, delta_memory
         )
         self._places = Places(self._core)
         # What the core was last told of a name, and as what.
@@ -178,6 +196,7 @@ class Link:
         version: int | None = None,
         keep: int = 2,
         dtype: Any = None,
+        delta: str = "off",
         on_full: str = "wait",
         patience: float = 5.0,
         timeout: float | None = 30.0,
@@ -194,7 +213,12 @@ class Link:
         seconds; then ``on_full="wait"`` waits on until ``timeout``, and ``"withdraw"`` takes the
         oldest from them: their pull begins again with the newest. With ``skip_others`` what is no
         tensor is left out instead of refused.
+
+        With ``delta="auto"`` readers over a link with ``delta=True`` get the changed values only,
+        whenever that is sooner; with ``"always"`` whenever it can be.
         """
+        if delta not in ("auto", "off", "always"):
+            raise ValueError(f'delta is "auto", "off" or "always", not {delta!r}')
         if on_full not in ("wait", "withdraw"):
             raise ValueError(f'on_full is "wait" or "withdraw", not {on_full!r}')
         shelf_type = None if dtype is None else pool.dtype_name(dtype)
@@ -204,7 +228,7 @@ class Link:
             form = self._form((name, True, True), entries)
             return self._open_core().publish(
                 call, form, entries.views, version, keep, shelf_type, patience,
-                on_full == "withdraw", left(),
+                on_full == "withdraw", delta, left(),
             )  # fmt: skip
 
     def pull(
@@ -219,6 +243,7 @@ class Link:
         timeout: float | None = 30.0,
         subset: bool = False,
         skip_others: bool = False,
+        delta: bool | None = None,
     ) -> int:
         """Fills the tensors in place with a version that the other side has published, all of it
         or none; returns the version.
@@ -232,18 +257,21 @@ class Link:
         ranks of this side call it, and all return the same version, the newest that every one of
         them can have and has asked for; a rank that does not is named by the others'
         ``TimeoutError``. With ``together=False`` this rank pulls for itself. ``subset`` and
-        ``skip_others`` are those of ``recv_state_dict``.
+        ``skip_others`` are those of ``recv_state_dict``. ``delta=False`` says that somebody has
+        written to the tensors: nothing is patched this time.
         """
         if progress is not None:
             handle = self.pull_async(
                 name, state_dict, version=version, newer_than=newer_than, together=together,
-                timeout=timeout, subset=subset, skip_others=skip_others,
+                timeout=timeout, subset=subset, skip_others=skip_others, delta=delta,
             )  # fmt: skip
             return _watched(handle, progress)
         left = _Countdown(timeout)
         with self._turn(name, left, send=False, shelf=True) as call:
             state = _State(state_dict, skip_others)
-            return self._pull(call, name, state, version, newer_than, together, left, subset)
+            return self._pull(
+                call, name, state, version, newer_than, together, left, subset, delta
+            )
 
     def pull_async(
         self,
@@ -256,6 +284,7 @@ class Link:
         timeout: float | None = 30.0,
         subset: bool = False,
         skip_others: bool = False,
+        delta: bool | None = None,
     ) -> PullHandle:
         """``pull`` while the caller goes on: a handle with ``result()``, ``done()``, ``cancel()``
         and ``progress``, that can be awaited. The tensors are the caller's again when it is done.
@@ -265,7 +294,9 @@ class Link:
         state = _State(state_dict, skip_others)
         return PullHandle(
             call,
-            lambda: self._pull(call, name, state, version, newer_than, together, left, subset),
+            lambda: self._pull(
+                call, name, state, version, newer_than, together, left, subset, delta
+            ),
         )
 
     def _pull(
@@ -278,12 +309,13 @@ class Link:
         together: bool,
         left: _Countdown,
         subset: bool,
+        delta: bool | None,
     ) -> int:
         entries = self._checked(call, state, left)
         form = self._form((name, False, True), entries)
         got = self._open_core().pull(
             call, form, entries.views, entries.tensors, version, newer_than, together, left(),
-            subset,
+            subset, delta is False,
         )  # fmt: skip
         entries.fill_padding()
         return got
@@ -351,6 +383,21 @@ class Link:
                     raise
             else:
                 return got, tensors
+
+    def stats(self, name: str) -> PullStats:
+        """How the last version that was pulled got here. Of a link with ``delta=True``."""
+        last = self._core.last_update(name)
+        if last is None:
+            raise ValueError(f'"{name}" was not pulled over a link with delta=True')
+        version, why, elements, values, patch_bytes, *seconds = last
+        return PullStats(
+            version,
+            "delta" if why == "patch" else "dense",
+            why,
+            values / elements if elements else 0.0,
+            patch_bytes,
+            dict(zip(("ask", "fetch", "apply"), seconds, strict=True)),
+        )
 
     def newest(self, name: str, *, timeout: float | None = 30.0) -> int:
         """The newest version that ``pull`` would find now, or that this rank has published; 0 if

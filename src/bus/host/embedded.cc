@@ -26,7 +26,8 @@ Embedded::Embedded(std::shared_ptr<Store> store, EmbeddedOptions options, Deadli
   channel_ = make_memory_channel();
   directory_ = make_store_directory(store_, {options.space});
   agent_ = std::make_unique<Agent>(AgentParts{*station_, *channel_, *directory_, state_,
-                                              random_number, secret, options.reached, copy_threads},
+                                              random_number, secret, options.reached, copy_threads,
+                                              &steady_clock()},
                                    AgentOptions{.rank = rank_, .space = options.space});
   thread_ = std::thread([this] { serve(); });
 }

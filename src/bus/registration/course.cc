@@ -28,6 +28,7 @@ JoinPlan Course::plan(std::int64_t generation, const Catalog& catalog) const {
   plan.registration = self_.record.registration;
   plan.fingerprint = passage_->fingerprint;
   plan.version = self_.last_version();
+  plan.promises = self_.shelved() && self_.record.versioned->delta;
   plan.streams = plan::read_streams(passage_->plans, self_.key.rank, self_.record.chunk_bytes);
   plan.targets = targets();
   for (const auto& [rank, member] : senders_->members) {

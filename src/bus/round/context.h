@@ -6,6 +6,7 @@
 #include <map>
 #include <utility>
 
+#include "base/clock.h"
 #include "bus/channel/channel.h"
 #include "bus/directory/catalog.h"
 #include "bus/directory/directory.h"
@@ -60,10 +61,13 @@ struct Context {
   Status store_is_away{};         // and why, or ok
   std::int64_t copy_threads = 0;  // what workers are told; 0: nothing
   bool records_changed = false;   // in this step: those of others, or what this rank shows of them
+  const Clock* clock = nullptr;   // to measure how long something takes; null: nothing is measured
 
   void at(Step step) const {
     if (reached) reached(step);
   }
+  // For durations within a step.
+  TimePoint measured_now() const noexcept { return clock == nullptr ? now : clock->now(); }
   // Ends a command; ok: the agent did what was asked.
   void answer(CommandId id, Status status = {}) const {
     Outcome outcome;

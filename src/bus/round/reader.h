@@ -27,6 +27,7 @@ struct JoinPlan {
   std::uint64_t registration = 0;
   std::uint64_t fingerprint = 0;
   std::int64_t version = 0;  // that this reader last read
+  bool promises = false;     // nobody else writes to the targets
   std::vector<plan::Stream> streams;
   std::map<Rank, fabric::Address> sources;
   std::vector<TensorView> targets;                         // in the senders' order

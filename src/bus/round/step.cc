@@ -11,8 +11,9 @@ std::string_view to_string(Step step) noexcept {
       "subscribed",       "holding",     "releasing",   "offered",
       "revoked",          "conflicting", "sent",        "reading",
       "draining",         "committing",  "received",    "skipping",
-      "slot taken",       "published",   "pinning",     "voted",
-      "decided",          "closing"};
+      "slot taken",       "published",   "pinning",     "patch offered",
+      "fetching",         "applying",    "voted",       "decided",
+      "closing"};
   return names[static_cast<std::size_t>(step)];
 }
 

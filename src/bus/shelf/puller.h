@@ -12,6 +12,7 @@
 #include <vector>
 
 #include "bus/channel/loan.h"
+#include "bus/patching/version_read.h"
 #include "bus/round/context.h"
 #include "bus/round/reader.h"
 #include "bus/round/recv.h"
@@ -78,7 +79,9 @@ class Puller : public std::enable_shared_from_this<Puller> {
   std::optional<Outcome> finish_read();
 
   // What is being read; null: nothing is.
-  Recv* reading() const noexcept { return recv_.get(); }
+  VersionRead* reading() const noexcept { return read_.get(); }
+  // Somebody else has written to the targets.
+  void forget_content() noexcept { holding_->content.reset(); }
   // The pull is over: the sources need keep nothing for this reader. What was read is dropped.
   void rest();
 
@@ -110,6 +113,9 @@ class Puller : public std::enable_shared_from_this<Puller> {
   void on_held(Rank rank, const Held& held);
   std::optional<Outcome> judge(Outcome read, const Wanted& wanted);
   void read(std::int64_t version);
+  // Null: not all sources have the version any more.
+  std::shared_ptr<Recv> read_all(std::int64_t version) const;
+  bool is_far() const;
   // Asks all sources to keep what they have and what they get.
   void pin_newest();
   void pin(std::set<std::int64_t> versions);
@@ -123,7 +129,8 @@ class Puller : public std::enable_shared_from_this<Puller> {
   std::uint64_t serial_ = 0;
   std::vector<std::shared_ptr<const plan::Stream>> streams_;
   std::map<Rank, SourceEnd> sources_;
-  std::shared_ptr<Recv> recv_;
+  std::shared_ptr<VersionRead> read_;
+  const std::shared_ptr<Holding> holding_ = std::make_shared<Holding>();
   std::optional<std::int64_t> finished_after_;
   std::int64_t common_ = 0;  // the newest version that all senders are known to have had
   bool taken_back_ = false;  // something was, and not all sources have said since what all had

@@ -54,15 +54,16 @@ Wanted Pulling::wanted_by(const Pull& pull) const {
 std::optional<Outcome> Pulling::step_head() {
   if (puller_ == nullptr) return std::nullopt;
   Queued& head = queue_.front();
-  if (Recv* recv = puller_->reading(); recv != nullptr && !head.why.ok()) {
-    if (!recv->done()) return std::nullopt;
-    return recv->outcome();
+  if (VersionRead* read = puller_->reading(); read != nullptr && !head.why.ok()) {
+    if (!read->done()) return std::nullopt;
+    return read->outcome();
   }
+  if (std::exchange(head.pull.overwritten, false)) puller_->forget_content();
   const Wanted wanted = wanted_by(head.pull);
   auto outcome = is_joint(head.pull) ? joint_.step(*puller_, wanted) : puller_->step(wanted);
-  if (const Recv* recv = puller_->reading();
-      recv != nullptr && head.telling.has_come(self_.context.now)) {
-    self_.context.channel.progress(head.id, recv->bytes_done(), recv->bytes_total());
+  if (const VersionRead* read = puller_->reading();
+      read != nullptr && head.telling.has_come(self_.context.now)) {
+    self_.context.channel.progress(head.id, read->bytes_done(), read->bytes_total());
   }
   if (outcome || started() || shelves_are_there_ || !puller_->finished_after()) return outcome;
   if (reads() || joint_.has_voted()) return outcome;

@@ -10,12 +10,26 @@ namespace tensorbus::delta {
 
 void Bases::hold(Reader reader, std::optional<std::int64_t> version) {
   readers_[reader] = {version, std::nullopt};
+  if (version) pin(*version);
   drop_unpinned();
 }
 
 void Bases::expect(Reader reader, std::int64_t version) {
   readers_[reader].expects = version;
+  pin(version);
   drop_unpinned();
+}
+
+void Bases::limit(std::size_t most_bytes) {
+  most_bytes_ = most_bytes;
+  make_room();
+}
+
+// Nothing has changed since the newest: it can become a base whenever somebody wants it.
+void Bases::pin(std::int64_t version) {
+  if (version != newest_ || since_.contains(version)) return;
+  since_.emplace(version, nothing());
+  make_room();
 }
 
 void Bases::leave(Reader reader) {
