@@ -326,7 +326,7 @@ OF_THE_SHELF = (
                 "src/bus/shelf/publishing.cc",
                 "    outcome.slot = static_cast<std::int64_t>(*slot);\n",
                 "    outcome.slot = static_cast<std::int64_t>(*slot);\n"
-                "    shelf_->complete(filling_);\n",
+                "    shelf_->complete(filling_, false);\n",
             ),
         ),
         ("I21",),

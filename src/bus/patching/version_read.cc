@@ -41,7 +41,7 @@ void VersionRead::start() {
 }
 
 bool VersionRead::can_be_patched() const noexcept {
-  const auto& held = holding_->content;
+  const auto& held = held_->content;
   return held && held->generation == origin_.generation && held->version <= origin_.version;
 }
 
@@ -58,14 +58,14 @@ void VersionRead::ask() {
 }
 
 AskPatch VersionRead::question() const {
-  AskPatch question{origin_.version, can_be_patched() ? holding_->content->version : 0};
-  const double rate = holding_->rate.value_or(seed_rate);
+  AskPatch question{origin_.version, can_be_patched() ? held_->content->version : 0};
+  const double rate = held_->rate.value_or(seed_rate);
   if (origin_.is_far) {
     question.rate = std::max<std::int64_t>(1, static_cast<std::int64_t>(rate));
-  } else if (holding_->rate) {
+  } else if (held_->rate) {
     question.dense = to_per_mille(1 / (rate * delta::Speeds().copy_seconds_per_byte));
   }
-  if (holding_->apply) question.apply = to_per_mille(*holding_->apply);
+  if (held_->apply) question.apply = to_per_mille(*held_->apply);
   return question;
 }
 
@@ -157,10 +157,10 @@ void VersionRead::on_fetched(std::size_t at, const fabric::Completion& done) {
 }
 
 void VersionRead::bind_streams() const {
-  if (holding_->streams.size() == origin_.streams.size()) return;
-  holding_->streams.clear();
+  if (held_->streams.size() == origin_.streams.size()) return;
+  held_->streams.clear();
   for (const auto& stream : origin_.streams) {
-    holding_->streams.push_back(
+    held_->streams.push_back(
         std::make_unique<const BoundStream>(stream, plan::BoundSide::target, origin_.targets));
   }
 }
@@ -170,13 +170,13 @@ void VersionRead::check_all() {
   try {
     bind_streams();
     for (Fetched& patch : patches_) {
-      const BoundStream& stream = *holding_->streams[patch.stream];
+      const BoundStream& stream = *held_->streams[patch.stream];
       if (delta::checksum_of(patch.bytes) != patch.offered.checksum) {
         throw Error(Code::failed, "it is not what the source has made");
       }
       patch.checked.emplace(patch.bytes, stream.packed().parts());
       const delta::PatchId& id = patch.checked->id();
-      if (!delta::may_apply(holding_->content, id) || id.version != origin_.version ||
+      if (!delta::may_apply(held_->content, id) || id.version != origin_.version ||
           id.stream != stream.fingerprint()) {
         throw Error(Code::failed, "it was made for something else");
       }
@@ -192,7 +192,7 @@ void VersionRead::check_all() {
   update_.fetching = nanoseconds(context_.measured_now() - begun_) - update_.asking;
   phase_ = Phase::applying;
   context_.at(Step::applying);
-  holding_->content.reset();
+  held_->content.reset();
   begun_ = context_.measured_now();
   apply();
 }
@@ -209,7 +209,7 @@ void VersionRead::apply() {
   for (Fetched& patch : patches_) {
     const std::size_t blocks = patch.checked->blocks().size();
     const std::size_t end = std::min(blocks, patch.applied + budget);
-    delta::apply_blocks(*patch.checked, holding_->streams[patch.stream]->packed(), to,
+    delta::apply_blocks(*patch.checked, held_->streams[patch.stream]->packed(), to,
                         patch.applied, end);
     budget -= end - patch.applied;
     patch.applied = end;
@@ -230,10 +230,10 @@ void VersionRead::finish_apply() {
   const double expected = delta::apply_cost(share) * static_cast<double>(dense) *
                           delta::Speeds().copy_seconds_per_byte;
   if (context_.clock != nullptr && expected > 0) {
-    holding_->apply =
-        delta::learnt(holding_->apply, std::chrono::duration<double>(took).count() / expected);
+    held_->apply =
+        delta::learnt(held_->apply, std::chrono::duration<double>(took).count() / expected);
   }
-  holding_->content = {origin_.generation, origin_.version};
+  held_->content = delta::HeldContent{origin_.generation, origin_.version};
   finish({});
 }
 
@@ -250,7 +250,7 @@ void VersionRead::read_dense(delta::Why why) {
   update_.values = update_.bytes = 0;
   outcome_.bytes_by_path.clear();
   phase_ = Phase::dense;
-  holding_->content.reset();
+  held_->content.reset();
   begun_ = context_.measured_now();
   recv_ = origin_.dense();
   if (recv_ == nullptr) {
@@ -266,12 +266,12 @@ void VersionRead::step_dense() {
   outcome_ = recv_->outcome();
   if (!outcome_.status.ok()) return finish(outcome_.status);
   if (origin_.promises) {
-    holding_->content = {origin_.generation, origin_.version};
+    held_->content = delta::HeldContent{origin_.generation, origin_.version};
     const double seconds =
         std::chrono::duration<double>(context_.measured_now() - begun_).count();
     const auto bytes = static_cast<double>(recv_->bytes_total());
     if (context_.clock != nullptr && seconds > 0 && bytes > 0) {
-      holding_->rate = delta::learnt(holding_->rate, bytes / seconds);
+      held_->rate = delta::learnt(held_->rate, bytes / seconds);
     }
   }
   finish({});

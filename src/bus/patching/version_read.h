@@ -14,7 +14,7 @@
 #include <string>
 #include <vector>
 
-#include "bus/patching/holding.h"
+#include "bus/patching/held_state.h"
 #include "bus/round/context.h"
 #include "bus/round/recv.h"
 #include "delta/patch/checked_patch.h"
@@ -42,8 +42,8 @@ class VersionRead : public std::enable_shared_from_this<VersionRead> {
     bool promises = false;
     bool is_far = false;  // some source is on another host
   };
-  VersionRead(Context& context, Origin origin, std::shared_ptr<Holding> holding)
-      : context_(context), origin_(std::move(origin)), holding_(std::move(holding)) {}
+  VersionRead(Context& context, Origin origin, std::shared_ptr<HeldState> held)
+      : context_(context), origin_(std::move(origin)), held_(std::move(held)) {}
 
   void start();
   void on_patched(Rank rank, const Patched& answer);
@@ -100,7 +100,7 @@ class VersionRead : public std::enable_shared_from_this<VersionRead> {
 
   Context& context_;
   const Origin origin_;
-  const std::shared_ptr<Holding> holding_;
+  const std::shared_ptr<HeldState> held_;
   Phase phase_ = Phase::asking;
   Outcome outcome_;
   Update update_;

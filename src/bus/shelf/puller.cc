@@ -35,7 +35,7 @@ void Puller::SourceEnd::forget(std::int64_t version) {
 void Puller::replace(std::shared_ptr<Loan> loan, std::vector<TensorView> targets) {
   loan_ = std::move(loan);
   plan_.targets = std::move(targets);
-  holding_->streams.clear();
+  held_->streams.clear();
   forget_content();
 }
 
@@ -51,7 +51,7 @@ void Puller::join(JoinPlan plan) {
     streams_.push_back(std::make_shared<const plan::Stream>(stream));
   }
   sources_.clear();
-  holding_->streams.clear();
+  held_->streams.clear();
   phase_ = Phase::subscribing;
   context_.at(Step::subscribing);
   if (streams_.size() > most_streams) {
@@ -280,7 +280,7 @@ void Puller::read(std::int64_t version) {
       origin.sources.at(rank).streams.push_back(at);
     }
   }
-  read_ = std::make_shared<VersionRead>(context_, std::move(origin), holding_);
+  read_ = std::make_shared<VersionRead>(context_, std::move(origin), held_);
   read_->start();
 }
 

@@ -81,7 +81,7 @@ class Puller : public std::enable_shared_from_this<Puller> {
   // What is being read; null: nothing is.
   VersionRead* reading() const noexcept { return read_.get(); }
   // Somebody else has written to the targets.
-  void forget_content() noexcept { holding_->content.reset(); }
+  void forget_content() noexcept { held_->content.reset(); }
   // The pull is over: the sources need keep nothing for this reader. What was read is dropped.
   void rest();
 
@@ -130,7 +130,7 @@ class Puller : public std::enable_shared_from_this<Puller> {
   std::vector<std::shared_ptr<const plan::Stream>> streams_;
   std::map<Rank, SourceEnd> sources_;
   std::shared_ptr<VersionRead> read_;
-  const std::shared_ptr<Holding> holding_ = std::make_shared<Holding>();
+  const std::shared_ptr<HeldState> held_ = std::make_shared<HeldState>();
   std::optional<std::int64_t> finished_after_;
   std::int64_t common_ = 0;  // the newest version that all senders are known to have had
   bool taken_back_ = false;  // something was, and not all sources have said since what all had

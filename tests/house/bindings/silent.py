@@ -168,7 +168,7 @@ class SilentAgent:
     def _publish(self, link: Any, timeout: float) -> None:
         link.publish(
             link.begin("x", True, True), self._form, self._tensors, None, 2, None, 0.0, False,
-            timeout,
+            "off", timeout,
         )  # fmt: skip
 
     @staticmethod

@@ -11,7 +11,7 @@
 
 namespace tensorbus::bus {
 
-struct Holding {
+struct HeldState {
   // Nothing from the first byte of a dense read, or of patches that are applied, to the last. It
   // lives in memory of the agent only: who restarts holds nothing.
   std::optional<delta::HeldContent> content;
