@@ -192,6 +192,13 @@ class Link {
   // VersionGone, EndOfStream.
   std::int64_t pull(const std::string& name, std::span<const LinkTensor> tensors, Deadline deadline,
                     const LinkPull& how = {});
+  // The first part of a pull, which leaves the tensors as they are: what patches need is here then.
+  // last_update() says what there is to apply.
+  std::int64_t fetch(const std::string& name, std::span<const LinkTensor> tensors,
+                     Deadline deadline, const LinkPull& how = {});
+  // The rest of it, for the version that was fetched last; what no patch can do is read now.
+  std::int64_t apply(const std::string& name, std::span<const LinkTensor> tensors,
+                     std::int64_t version, Deadline deadline);
   // The same while the caller goes on; the deadline is that of the call.
   LinkHandle send_async(const std::string& name, std::span<const LinkTensor> tensors,
                         Deadline deadline, const LinkSend& how = {});

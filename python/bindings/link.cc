@@ -94,6 +94,14 @@ void make_link(BusLink* place, nb::object client, std::string local,
                       parse_verify(verify));
 }
 
+bus::PullPart parse_part(const std::string& name) {
+  using enum bus::PullPart;
+  for (const bus::PullPart part : {all, fetch, apply}) {
+    if (name == to_string(part)) return part;
+  }
+  throw Error(Code::invalid_argument, "a part of a pull is \"all\", \"fetch\" or \"apply\"");
+}
+
 delta::Mode parse_mode(const std::string& name) {
   for (const delta::Mode mode :
        {delta::Mode::off, delta::Mode::automatic, delta::Mode::always}) {
@@ -119,13 +127,13 @@ std::int64_t recv(BusLink& link, const Call& call, const Form& form, const Tenso
 
 std::int64_t publish(BusLink& link, const Call& call, const Form& form, const TensorList& tensors,
                      Version version, std::int64_t keep, const std::optional<std::string>& dtype,
-                     double patience, bool withdraw, const std::string& delta, Timeout timeout) {
+                     double patience, bool withdraw, const std::string& deltas, Timeout timeout) {
   if (!(patience >= 0)) throw Error(Code::invalid_argument, "patience is negative");
   // Beyond that nobody can tell it from waiting for ever.
   constexpr double longest = 1e6;
   const std::chrono::duration<double> seconds(std::min(patience, longest));
   bus::PublishWish wish{
-      {version, std::chrono::duration_cast<Duration>(seconds), withdraw, parse_mode(delta)}, keep};
+      {version, std::chrono::duration_cast<Duration>(seconds), withdraw, parse_mode(deltas)}, keep};
   if (dtype) wish.dtype = parse_dtype(*dtype);
   const bus::LinkTensors taken = tensors_of(form, tensors, nb::none());
   const WithoutGil without_gil;
@@ -134,10 +142,11 @@ std::int64_t publish(BusLink& link, const Call& call, const Form& form, const Te
 
 std::int64_t pull(BusLink& link, const Call& call, const Form& form, const TensorList& tensors,
                   nb::object held, Version version, Version newer_than, bool together,
-                  Timeout timeout, bool subset, bool overwritten) {
+                  Timeout timeout, bool subset, bool overwritten, const std::string& part) {
   const bus::LinkTensors taken = tensors_of(form, tensors, std::move(held));
   const WithoutGil without_gil;
-  return link->pull(*call, taken, {version, newer_than, together, subset, overwritten},
+  return link->pull(*call, taken,
+                    {version, newer_than, together, subset, overwritten, parse_part(part)},
                     deadline(timeout));
 }
 
@@ -233,10 +242,11 @@ void bind_calls(nb::class_<BusLink>& link) {
       .def("pull", &pull, nb::arg("call"), nb::arg("form"), nb::arg("tensors"), nb::arg("held"),
            nb::arg("version").none(), nb::arg("newer_than").none(), nb::arg("together"),
            nb::arg("timeout").none(), nb::arg("subset"), nb::arg("overwritten"),
+           nb::arg("part"),
            nb::sig("def pull(self, call: LinkCall, form: LinkForm, tensors: Tensors, "
                    "held: object, version: int | None, newer_than: int | None, "
                    "together: bool, timeout: float | None, subset: bool, "
-                   "overwritten: bool) -> int"));
+                   "overwritten: bool, part: str) -> int"));
 }
 
 void bind_questions(nb::class_<BusLink>& link) {

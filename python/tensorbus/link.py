@@ -310,15 +310,52 @@ class Link:
         left: _Countdown,
         subset: bool,
         delta: bool | None,
+        part: str = "all",
     ) -> int:
         entries = self._checked(call, state, left)
         form = self._form((name, False, True), entries)
-        got = self._open_core().pull(
+        # First: nobody writes to what the next pull may patch.
+        if part != "fetch":
+            entries.fill_padding()
+        return self._open_core().pull(
             call, form, entries.views, entries.tensors, version, newer_than, together, left(),
-            subset, delta is False,
+            subset, delta is False, part,
         )  # fmt: skip
-        entries.fill_padding()
-        return got
+
+    def fetch(
+        self,
+        name: str,
+        state_dict: Mapping[Any, Any],
+        *,
+        version: int | None = None,
+        newer_than: int | None = None,
+        together: bool = True,
+        timeout: float | None = 30.0,
+        subset: bool = False,
+        skip_others: bool = False,
+        delta: bool | None = None,
+    ) -> Update:
+        """The first part of a ``pull``, with its arguments, while an engine still serves with these
+        tensors: they stay as they are until ``apply()`` of what is returned, which takes as long
+        as there are changed values. What no patch can do is read from the publishers by
+        ``apply()``. Another ``fetch`` or ``pull`` of the name takes the place of this one.
+        """
+        left = _Countdown(timeout)
+        with self._turn(name, left, send=False, shelf=True) as call:
+            got = self._pull(
+                call, name, _State(state_dict, skip_others), version, newer_than, together, left,
+                subset, delta, "fetch",
+            )  # fmt: skip
+            stats = self._stats(name)
+        return Update(self, name, state_dict, got, stats, subset, skip_others)
+
+    def _apply(self, update: Update, timeout: float | None) -> int:
+        left = _Countdown(timeout)
+        with self._turn(update.name, left, send=False, shelf=True) as call:
+            return self._pull(
+                call, update.name, _State(update.state_dict, update.skip_others), update.version,
+                None, False, left, update.subset, None, "apply",
+            )  # fmt: skip
 
     async def follow(
         self,
@@ -386,9 +423,15 @@ class Link:
 
     def stats(self, name: str) -> PullStats:
         """How the last version that was pulled got here. Of a link with ``delta=True``."""
+        stats = self._stats(name)
+        if stats is None:
+            raise ValueError(f'"{name}" was not pulled over a link with delta=True')
+        return stats
+
+    def _stats(self, name: str) -> PullStats | None:
         last = self._core.last_update(name)
         if last is None:
-            raise ValueError(f'"{name}" was not pulled over a link with delta=True')
+            return None
         version, why, elements, values, patch_bytes, *seconds = last
         return PullStats(
             version,
@@ -459,6 +502,35 @@ class Link:
         if known is None or known[0] != said:
             known = self._forms[key] = said, _core.LinkForm(*said)
         return known[1]
+
+
+class Update:
+    """A version that was fetched and not applied yet: see ``Link.fetch``."""
+
+    def __init__(
+        self,
+        link: Link,
+        name: str,
+        state_dict: Mapping[Any, Any],
+        version: int,
+        stats: PullStats | None,
+        subset: bool,
+        skip_others: bool,
+    ) -> None:
+        self._link = link
+        self.name = name
+        self.state_dict = state_dict
+        self.version = version
+        self.mode = "dense" if stats is None else stats.mode
+        """``"delta"``: all that is needed is here; ``"dense"``: ``apply`` reads it."""
+        self.bytes = 0 if stats is None else stats.patch_bytes
+        """That were fetched."""
+        self.subset = subset
+        self.skip_others = skip_others
+
+    def apply(self, *, timeout: float | None = 30.0) -> int:
+        """Fills the tensors with the version, which is returned."""
+        return self._link._apply(self, timeout)
 
 
 class _State:

@@ -218,3 +218,44 @@ def test_a_publisher_that_begins_anew_is_read_whole(bus: Bus):
     assert engine.pull("policy", served, newer_than=2) == version
     assert same_bits(served["w"], weights["w"])
     assert engine.stats("policy").mode == "dense"
+
+
+@pytest.mark.proves("E1.4", "E1.7")
+def test_what_was_fetched_is_applied_later(bus: Bus):
+    (trainer,) = publishers(bus, [0])
+    (engine,) = links(bus, "engine", "trainer", [1], delta=True)
+    weights, served = {"w": torch.arange(1000.0)}, {"w": pooled(1000, dtype=torch.float32)}
+    trainer.publish("policy", weights, delta="always")
+    first = engine.fetch("policy", served)
+    assert (first.version, first.mode, first.bytes) == (1, "dense", 0)
+    assert served["w"].count_nonzero() == 0
+    assert first.apply() == 1
+    assert same_bits(served["w"], weights["w"])
+    before = served["w"].clone()
+    weights["w"][7] = -1.0
+    trainer.publish("policy", weights, delta="always")
+    update = engine.fetch("policy", served)
+    assert (update.version, update.mode) == (2, "delta")
+    assert 0 < update.bytes < 1000
+    assert same_bits(served["w"], before)
+    trainer.close()  # nothing more is needed of it
+    assert update.apply() == 2
+    assert same_bits(served["w"], weights["w"])
+
+
+@pytest.mark.proves("E1.8")
+def test_who_wrote_to_its_tensors_all_the_same_is_found_out(bus: Bus):
+    (trainer,) = publishers(bus, [0])
+    (engine,) = links(bus, "engine", "trainer", [1], delta=True)
+    weights, served = {"w": torch.arange(1000.0)}, {"w": pooled(1000, dtype=torch.float32)}
+    for step in range(2):
+        weights["w"][7] = -step
+        trainer.publish("policy", weights, delta="always")
+        engine.pull("policy", served)
+    assert engine.stats("policy").mode == "delta"
+    served["w"][500] = 1e9
+    weights["w"][7] = -9.0
+    trainer.publish("policy", weights, delta="always")
+    engine.pull("policy", served)
+    assert engine.stats("policy").why == "overwritten"
+    assert same_bits(served["w"], weights["w"])

@@ -138,7 +138,7 @@ struct Publish {
   std::int64_t patience = 0;
   bool withdraw = false;
   // Whether readers get patches, and how many bytes all that patches need may have; none: any.
-  delta::Mode delta = delta::Mode::off;
+  delta::Mode deltas = delta::Mode::off;
   std::optional<std::int64_t> delta_memory{};
   friend bool operator==(const Publish&, const Publish&) = default;
 };
@@ -154,6 +154,11 @@ struct Shelve {
   friend bool operator==(const Shelve&, const Shelve&) = default;
 };
 
+// How far a pull goes: a fetch does not touch the tensors, and the apply that follows it does the
+// rest.
+enum class PullPart : std::uint8_t { all, fetch, apply };
+std::string_view to_string(PullPart part) noexcept;
+
 // Reads a version of the shelf that all sources have: the newest, or one above `newer_than` (or of
 // a later generation), or the very one. `together`: the same at all ranks of the side.
 struct Pull {
@@ -164,6 +169,7 @@ struct Pull {
   bool together = false;
   // The tensors are not what the last pull left: nothing of it can be patched.
   bool overwritten = false;
+  PullPart part = PullPart::all;
   friend bool operator==(const Pull&, const Pull&) = default;
 };
 

@@ -11,6 +11,7 @@ constexpr Direction last_of(Direction) { return Direction::recv; }
 constexpr Verify last_of(Verify) { return Verify::full; }
 constexpr ReaderOutcome last_of(ReaderOutcome) { return ReaderOutcome::lost; }
 constexpr Absence last_of(Absence) { return Absence::ended; }
+constexpr PullPart last_of(PullPart) { return PullPart::apply; }
 constexpr std::string_view to_string(Absence absence) {
   constexpr std::array<std::string_view, 3> names{"none", "gone", "ended"};
   return names[static_cast<std::size_t>(absence)];
@@ -143,7 +144,7 @@ void fields(Archive& a, Publish& publish) {
   a("version", publish.version);
   a.number("patience", publish.patience, 0, longest_patience);
   a("withdraw", publish.withdraw);
-  a("delta", publish.delta);
+  a("deltas", publish.deltas);
   a("delta_memory", publish.delta_memory);
   a.require(publish.delta_memory.value_or(0) >= 0, "less memory than none");
 }
@@ -165,6 +166,7 @@ void fields(Archive& a, Pull& pull) {
   a("newer_than", pull.newer_than);
   a("together", pull.together);
   a("overwritten", pull.overwritten);
+  a("part", pull.part);
 }
 
 template <typename Archive>

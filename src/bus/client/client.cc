@@ -283,7 +283,7 @@ std::int64_t Client::publish(const std::string& batch, const std::optional<std::
   const std::int64_t patience =
       std::chrono::duration_cast<std::chrono::milliseconds>(options.patience).count();
   const Outcome granted =
-      run(Publish{batch, command.role, options.version, patience, options.withdraw, options.delta,
+      run(Publish{batch, command.role, options.version, patience, options.withdraw, options.deltas,
                   options.delta_memory},
           nullptr, deadline);
   Shelve shelve{batch, command.role, granted.version, true, granted.previous.has_value()};

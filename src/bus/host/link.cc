@@ -82,9 +82,9 @@ std::map<Rank, ReadBy> readers_of(const std::map<Rank, bus::ReaderOutcome>& outc
   return readers;
 }
 
-delta::Mode mode_of(LinkDelta delta) {
+delta::Mode mode_of(LinkDelta wanted) {
   constexpr delta::Mode modes[] = {delta::Mode::off, delta::Mode::automatic, delta::Mode::always};
-  return modes[static_cast<std::size_t>(delta)];
+  return modes[static_cast<std::size_t>(wanted)];
 }
 
 // Errors as the public header has them.
@@ -136,14 +136,15 @@ struct Link::Impl {
     });
   }
   std::int64_t pull(bus::LinkCall& call, const std::shared_ptr<const Given>& given,
-                    const LinkPull& how, Deadline deadline) {
-    const std::int64_t version = translated([&] {
+                    const LinkPull& how, Deadline deadline,
+                    bus::PullPart part = bus::PullPart::all) {
+    // First: nobody writes to what the next pull may patch.
+    if (part != bus::PullPart::fetch) given->fill_padding();
+    return translated([&] {
       return link.pull(
           call, owned(given),
-          {how.version, how.newer_than, how.together, how.subset, !how.delta}, deadline);
+          {how.version, how.newer_than, how.together, how.subset, !how.delta, part}, deadline);
     });
-    given->fill_padding();
-    return version;
   }
 
   const std::shared_ptr<Bus::Impl> host;
@@ -272,6 +273,23 @@ std::int64_t Link::pull(const std::string& name, std::span<const LinkTensor> ten
   const auto given = take(tensors);
   const auto call = impl_->link.begin({name, Direction::recv, true});
   return impl_->pull(*call, given, how, deadline);
+}
+
+std::int64_t Link::fetch(const std::string& name, std::span<const LinkTensor> tensors,
+                         Deadline deadline, const LinkPull& how) {
+  const auto given = take(tensors);
+  const auto call = impl_->link.begin({name, Direction::recv, true});
+  return impl_->pull(*call, given, how, deadline, bus::PullPart::fetch);
+}
+
+std::int64_t Link::apply(const std::string& name, std::span<const LinkTensor> tensors,
+                         std::int64_t version, Deadline deadline) {
+  const auto given = take(tensors);
+  const auto call = impl_->link.begin({name, Direction::recv, true});
+  LinkPull how;
+  how.version = version;
+  how.together = false;
+  return impl_->pull(*call, given, how, deadline, bus::PullPart::apply);
 }
 
 LinkHandle Link::pull_async(const std::string& name, std::span<const LinkTensor> tensors,

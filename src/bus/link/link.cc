@@ -365,7 +365,7 @@ std::int64_t Link::publish(LinkCall& call, const LinkTensors& tensors, const Pub
     RegisteredForm form;
     form.keep = wish.keep;
     form.dtype = wish.dtype;
-    form.delta = wish.options.delta != delta::Mode::off;
+    form.delta = wish.options.deltas != delta::Mode::off;
     PublishOptions options = wish.options;
     options.delta_memory = sides_.delta_memory;
     if (registration_of(*call.name) == 0 || !call.name->form.fits(tensors, form)) {
@@ -394,10 +394,12 @@ std::int64_t Link::pull(LinkCall& call, const LinkTensors& tensors, const PullWi
     enlist_or_replace(call, tensors, form, deadline);
     try {
       const auto state = client_().pull({batch_of(call.key), sides_.local, wish.version,
-                                         wish.newer_than, wish.together, wish.overwritten},
+                                         wish.newer_than, wish.together, wish.overwritten,
+                                         wish.part},
                                         tensors.views, true, deadline, &call.running);
       const Outcome& outcome = state->wait(Deadline::never());
       note_update(*call.name, outcome);
+      if (wish.part == PullPart::fetch) return outcome.version;
       return call.name->last = outcome.version;
     } catch (const Error& error) {
       // What is published now does not fit: the next call looks anew.

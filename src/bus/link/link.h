@@ -62,6 +62,7 @@ struct PullWish {
   bool together = true;
   bool subset = false;
   bool overwritten = false;  // somebody has written to the tensors since the last pull
+  PullPart part = PullPart::all;
 };
 
 // How the last send of a name ended.
@@ -147,6 +148,7 @@ class Link {
                     Deadline deadline);
   std::int64_t publish(LinkCall& call, const LinkTensors& tensors, const PublishWish& wish,
                        Deadline deadline);
+  // Of an apply the wish names the version that was fetched.
   std::int64_t pull(LinkCall& call, const LinkTensors& tensors, const PullWish& wish,
                     Deadline deadline);
   // Tells the others, who would wait for this rank, that it has nothing that can be moved.

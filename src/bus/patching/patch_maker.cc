@@ -63,7 +63,8 @@ void PatchMaker::publish(std::int64_t version, bool compared) {
 
 // Of the version before: nobody knows earlier who asks for a patch to it.
 void PatchMaker::learn_whether_it_paid() {
-  if (was_compared_ && std::exchange(asked_, false)) attention_.learn(std::exchange(paid_, false));
+  if (was_compared_ && asked_) attention_.learn(paid_);
+  asked_ = paid_ = false;
 }
 
 // The worker may have written anything: bits beyond the last element count for nothing.

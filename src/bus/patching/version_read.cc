@@ -16,7 +16,8 @@ constexpr std::size_t blocks_at_once = 256;
 // A patch is never much larger than what it patches: the writer would have sent dense blocks.
 constexpr std::int64_t largest_header = 4096;
 constexpr double seed_rate = 1.25e9;
-constexpr std::int64_t per_mille = 1000;
+constexpr double per_mille = 1000;
+constexpr double largest_factor = 1000;
 
 std::int64_t nanoseconds(Duration duration) {
   return std::max<std::int64_t>(
@@ -24,14 +25,14 @@ std::int64_t nanoseconds(Duration duration) {
 }
 
 std::int64_t to_per_mille(double factor) {
-  return std::clamp<std::int64_t>(static_cast<std::int64_t>(factor * per_mille), 1,
-                                  1000 * per_mille);
+  return static_cast<std::int64_t>(per_mille * std::clamp(factor, 1 / per_mille, largest_factor));
 }
 
 }  // namespace
 
 void VersionRead::start() {
   begun_ = context_.measured_now();
+  fetches_ = origin_.fetches;
   for (const auto& stream : origin_.streams) {
     for (const plan::Part& part : stream->parts) update_.elements += part.elements;
   }
@@ -156,13 +157,16 @@ void VersionRead::on_fetched(std::size_t at, const fabric::Completion& done) {
   if (std::ranges::all_of(patches_, [](const Fetched& each) { return each.whole; })) check_all();
 }
 
-void VersionRead::bind_streams() const {
-  if (held_->streams.size() == origin_.streams.size()) return;
-  held_->streams.clear();
-  for (const auto& stream : origin_.streams) {
-    held_->streams.push_back(
-        std::make_unique<const BoundStream>(stream, plan::BoundSide::target, origin_.targets));
+void VersionRead::bind_streams() {
+  if (held_->streams == nullptr) {
+    auto streams = std::make_shared<HeldState::Streams>();
+    for (const auto& stream : origin_.streams) {
+      streams->push_back(
+          std::make_unique<const BoundStream>(stream, plan::BoundSide::target, origin_.targets));
+    }
+    held_->streams = std::move(streams);
   }
+  streams_ = held_->streams;
 }
 
 // Everything that a patch claims is looked at before the first byte is written.
@@ -170,14 +174,13 @@ void VersionRead::check_all() {
   try {
     bind_streams();
     for (Fetched& patch : patches_) {
-      const BoundStream& stream = *held_->streams[patch.stream];
+      const BoundStream& stream = *(*streams_)[patch.stream];
       if (delta::checksum_of(patch.bytes) != patch.offered.checksum) {
         throw Error(Code::failed, "it is not what the source has made");
       }
       patch.checked.emplace(patch.bytes, stream.packed().parts());
       const delta::PatchId& id = patch.checked->id();
-      if (!delta::may_apply(held_->content, id) || id.version != origin_.version ||
-          id.stream != stream.fingerprint()) {
+      if (id.version != origin_.version || id.stream != stream.fingerprint()) {
         throw Error(Code::failed, "it was made for something else");
       }
       update_.values += patch.checked->values();
@@ -190,6 +193,43 @@ void VersionRead::check_all() {
     return read_dense(delta::Why::damaged);
   }
   update_.fetching = nanoseconds(context_.measured_now() - begun_) - update_.asking;
+  update_.why = delta::Why::patch;
+  fetches_ ? pause() : begin_apply();
+}
+
+void VersionRead::pause() {
+  phase_ = Phase::fetched;
+  outcome_.status = {};
+  if (origin_.promises) outcome_.update = update_;
+}
+
+void VersionRead::resume() {
+  if (phase_ != Phase::fetched) return;
+  fetches_ = false;
+  dense_later_ ? read_dense(*dense_later_) : begin_apply();
+}
+
+std::string VersionRead::label_of(std::size_t target) const {
+  const bool known = origin_.labels != nullptr && target < origin_.labels->size();
+  return known ? (*origin_.labels)[target] : std::to_string(target);
+}
+
+bool VersionRead::are_untouched() const {
+  const auto changed = held_->canaries.first_changed(origin_.targets);
+  if (!changed) return true;
+  log::warn(
+      "bus: rank {}: somebody has written to tensor \"{}\" since version {} was pulled, although "
+      "the link promised that nobody would; all of version {} is read",
+      context_.rank, label_of(*changed), held_->content->version, origin_.version);
+  return false;
+}
+
+void VersionRead::begin_apply() {
+  const bool fit = std::ranges::all_of(patches_, [&](const Fetched& patch) {
+    return delta::may_apply(held_->content, patch.checked->id());
+  });
+  if (!fit) return read_dense(delta::Why::no_base);
+  if (!are_untouched()) return read_dense(delta::Why::overwritten);
   phase_ = Phase::applying;
   context_.at(Step::applying);
   held_->content.reset();
@@ -209,7 +249,7 @@ void VersionRead::apply() {
   for (Fetched& patch : patches_) {
     const std::size_t blocks = patch.checked->blocks().size();
     const std::size_t end = std::min(blocks, patch.applied + budget);
-    delta::apply_blocks(*patch.checked, held_->streams[patch.stream]->packed(), to,
+    delta::apply_blocks(*patch.checked, (*streams_)[patch.stream]->packed(), to,
                         patch.applied, end);
     budget -= end - patch.applied;
     patch.applied = end;
@@ -221,7 +261,6 @@ void VersionRead::apply() {
 void VersionRead::finish_apply() {
   const Duration took = context_.measured_now() - begun_;
   update_.applying = nanoseconds(took);
-  update_.why = delta::Why::patch;
   std::int64_t dense = 0;
   for (const auto& stream : origin_.streams) dense += stream->payload_bytes;
   const double share = update_.elements == 0 ? 0
@@ -233,8 +272,15 @@ void VersionRead::finish_apply() {
     held_->apply =
         delta::learnt(held_->apply, std::chrono::duration<double>(took).count() / expected);
   }
-  held_->content = delta::HeldContent{origin_.generation, origin_.version};
+  hold();
   finish({});
+}
+
+void VersionRead::hold() {
+  held_->content = delta::HeldContent{origin_.generation, origin_.version};
+  if (origin_.loan->lender() == nullptr) {
+    held_->canaries.take(origin_.targets, static_cast<std::uint64_t>(origin_.version));
+  }
 }
 
 void VersionRead::stop_fetching() {
@@ -249,6 +295,10 @@ void VersionRead::read_dense(delta::Why why) {
   update_.why = why;
   update_.values = update_.bytes = 0;
   outcome_.bytes_by_path.clear();
+  if (fetches_) {
+    dense_later_ = why;
+    return pause();
+  }
   phase_ = Phase::dense;
   held_->content.reset();
   begun_ = context_.measured_now();
@@ -266,7 +316,7 @@ void VersionRead::step_dense() {
   outcome_ = recv_->outcome();
   if (!outcome_.status.ok()) return finish(outcome_.status);
   if (origin_.promises) {
-    held_->content = delta::HeldContent{origin_.generation, origin_.version};
+    hold();
     const double seconds =
         std::chrono::duration<double>(context_.measured_now() - begun_).count();
     const auto bytes = static_cast<double>(recv_->bytes_total());
@@ -285,7 +335,7 @@ void VersionRead::finish(Status status) {
 
 bool VersionRead::done() {
   if (phase_ == Phase::dense && recv_->done()) step_dense();
-  return phase_ == Phase::done;
+  return phase_ == Phase::done || phase_ == Phase::fetched;
 }
 
 std::int64_t VersionRead::bytes_done() const noexcept {
@@ -305,7 +355,7 @@ std::int64_t VersionRead::bytes_total() const noexcept {
 }
 
 void VersionRead::end(const Status& why) {
-  if (phase_ == Phase::done) return;
+  if (phase_ == Phase::done || phase_ == Phase::fetched) return;
   if (phase_ == Phase::dense) return recv_->end(why);
   const bool applying = phase_ == Phase::applying;
   stop_fetching();

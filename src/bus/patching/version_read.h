@@ -40,7 +40,9 @@ class VersionRead : public std::enable_shared_from_this<VersionRead> {
     // Begins to read all bytes; null: the version is not there any more.
     std::function<std::shared_ptr<Recv>()> dense{};
     bool promises = false;
-    bool is_far = false;  // some source is on another host
+    std::shared_ptr<const std::vector<std::string>> labels{};  // of the targets; may be null
+    bool is_far = false;   // some source is on another host
+    bool fetches = false;  // the targets stay as they are until resume()
   };
   VersionRead(Context& context, Origin origin, std::shared_ptr<HeldState> held)
       : context_(context), origin_(std::move(origin)), held_(std::move(held)) {}
@@ -52,6 +54,11 @@ class VersionRead : public std::enable_shared_from_this<VersionRead> {
   bool busy() const noexcept { return phase_ == Phase::applying; }
 
   bool done();
+  // What resume() needs is here, or has to be read from the sources then.
+  bool is_fetched() const noexcept { return phase_ == Phase::fetched; }
+  bool needs_sources() const noexcept { return dense_later_.has_value(); }
+  // After a fetch: the rest.
+  void resume();
   const Outcome& outcome() const noexcept { return outcome_; }
   std::int64_t generation() const noexcept { return origin_.generation; }
   std::int64_t version() const noexcept { return origin_.version; }
@@ -61,7 +68,7 @@ class VersionRead : public std::enable_shared_from_this<VersionRead> {
   void end(const Status& why);
 
  private:
-  enum class Phase : std::uint8_t { asking, fetching, applying, dense, done };
+  enum class Phase : std::uint8_t { asking, fetching, fetched, applying, dense, done };
   struct Fetched {
     std::size_t stream = 0;
     Rank rank = 0;
@@ -81,15 +88,22 @@ class VersionRead : public std::enable_shared_from_this<VersionRead> {
   void ask();
   AskPatch question() const;
   bool can_be_patched() const noexcept;
-  void bind_streams() const;
+  void bind_streams();
   bool add_patches(Rank rank, const Patched& answer);
   void fetch();
   void attach(std::size_t at);
   void on_attached(std::size_t at, const fabric::Completion& done);
   void on_fetched(std::size_t at, const fabric::Completion& done);
   void check_all();
+  void pause();
+  std::string label_of(std::size_t target) const;
+  // Whether the targets may be patched: nobody is known to have written to them.
+  bool are_untouched() const;
+  void begin_apply();
   void apply();
   void finish_apply();
+  // The targets have the version.
+  void hold();
   void read_dense(delta::Why why);
   void step_dense();
   void finish(Status status);
@@ -104,6 +118,9 @@ class VersionRead : public std::enable_shared_from_this<VersionRead> {
   Phase phase_ = Phase::asking;
   Outcome outcome_;
   Update update_;
+  bool fetches_ = false;
+  std::optional<delta::Why> dense_later_;
+  std::shared_ptr<const HeldState::Streams> streams_;
   std::map<Rank, bool> answered_;
   std::vector<Fetched> patches_;
   std::shared_ptr<Recv> recv_;

@@ -35,7 +35,7 @@ JoinPlan Course::plan(std::int64_t generation, const Catalog& catalog) const {
     const Verify verify = std::max(self_.record.verify, member->verify);
     if (verify != Verify::off) plan.verify[rank] = verify;
   }
-  if (!plan.verify.empty()) {
+  if (!plan.verify.empty() || plan.promises) {
     plan.labels = std::make_shared<const std::vector<std::string>>(labels_of(*senders_));
   }
   find_sources(plan, catalog);

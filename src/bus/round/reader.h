@@ -32,7 +32,8 @@ struct JoinPlan {
   std::map<Rank, fabric::Address> sources;
   std::vector<TensorView> targets;                         // in the senders' order
   std::map<Rank, Verify> verify;                           // whose checksums are compared
-  std::shared_ptr<const std::vector<std::string>> labels;  // of the tensors, if any are
+  // Of the tensors, if any are compared or patched.
+  std::shared_ptr<const std::vector<std::string>> labels;
 
   // What a reader asks of one source: the streams that come from it.
   Subscribe wish(Rank reader, Rank source) const;

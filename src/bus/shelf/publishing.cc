@@ -65,7 +65,7 @@ void Publishing::step() {
     Outcome outcome;
     outcome.version = filling_ = waiting_->version;
     outcome.slot = static_cast<std::int64_t>(*slot);
-    shelf_->set_deltas(waiting_->command.delta, waiting_->command.delta_memory);
+    shelf_->set_deltas(waiting_->command.deltas, waiting_->command.delta_memory);
     if (const auto previous = shelf_->compares_with()) {
       outcome.previous = static_cast<std::int64_t>(*previous);
     }

@@ -35,7 +35,8 @@ void Puller::SourceEnd::forget(std::int64_t version) {
 void Puller::replace(std::shared_ptr<Loan> loan, std::vector<TensorView> targets) {
   loan_ = std::move(loan);
   plan_.targets = std::move(targets);
-  held_->streams.clear();
+  fetched_.reset();
+  held_->streams.reset();
   forget_content();
 }
 
@@ -51,7 +52,7 @@ void Puller::join(JoinPlan plan) {
     streams_.push_back(std::make_shared<const plan::Stream>(stream));
   }
   sources_.clear();
-  held_->streams.clear();
+  held_->streams.reset();
   phase_ = Phase::subscribing;
   context_.at(Step::subscribing);
   if (streams_.size() > most_streams) {
@@ -233,6 +234,14 @@ std::optional<Outcome> Puller::step(const Wanted& wanted) {
   return std::nullopt;
 }
 
+std::optional<Outcome> Puller::step_apply(std::int64_t version) {
+  if (read_ == nullptr && fetched_ != nullptr && fetched_->version() == version) {
+    read_ = std::exchange(fetched_, nullptr);
+    read_->resume();
+  }
+  return step({version, 0});
+}
+
 // A version that was taken back is gone at one source at least: nobody can pull it any more.
 std::optional<Outcome> Puller::finish_read() {
   read_->step();
@@ -240,6 +249,7 @@ std::optional<Outcome> Puller::finish_read() {
   Outcome outcome = read_->outcome();
   const std::int64_t version = read_->version();
   outcome.round = read_->generation();
+  if (read_->is_fetched()) fetched_ = read_;
   read_.reset();
   if (outcome.status.code != Code::withdrawn || outcome.round != plan_.generation) return outcome;
   log::debug("bus: rank {}: version {} of batch \"{}\" was recycled while it was read",
@@ -267,12 +277,15 @@ void Puller::read(std::int64_t version) {
   std::set<std::int64_t> kept{version};
   if (pinned_ > version) kept.insert(pinned_);
   pin(std::move(kept));
+  fetched_.reset();
   VersionRead::Origin origin{plan_.generation, serial_, version, streams_, plan_.targets, loan_};
   origin.promises = plan_.promises;
+  origin.fetches = fetches_;
+  origin.labels = plan_.labels;
   origin.is_far = is_far();
-  origin.dense = [weak = weak_from_this(), version]() -> std::shared_ptr<Recv> {
+  origin.dense = [weak = weak_from_this(), serial = serial_, version]() -> std::shared_ptr<Recv> {
     const auto self = weak.lock();
-    return self == nullptr ? nullptr : self->read_all(version);
+    return self == nullptr || !self->knows(serial) ? nullptr : self->read_all(version);
   };
   for (const auto& [rank, source] : sources_) origin.sources[rank].connection = source.connection;
   for (std::size_t at = 0; at < streams_.size(); ++at) {
@@ -391,7 +404,8 @@ void Puller::rest() {
   must_pin_ = false;
   narrows_ = true;
   unpinned_.clear();
-  if (holding_) pin({});
+  const bool waits = fetched_ != nullptr && fetched_->needs_sources();
+  if (holding_ && !waits) pin({});
 }
 
 void Puller::tell_all(const MessageBody& body) {

@@ -80,6 +80,11 @@ class Puller : public std::enable_shared_from_this<Puller> {
 
   // What is being read; null: nothing is.
   VersionRead* reading() const noexcept { return read_.get(); }
+  // What is read from now on waits for an apply before it touches the targets.
+  void set_fetching(bool fetches) noexcept { fetches_ = fetches; }
+  // Applies what was fetched of this version, or reads the version if it has to. Returns the
+  // outcome, once that is over.
+  std::optional<Outcome> step_apply(std::int64_t version);
   // Somebody else has written to the targets.
   void forget_content() noexcept { held_->content.reset(); }
   // The pull is over: the sources need keep nothing for this reader. What was read is dropped.
@@ -130,6 +135,8 @@ class Puller : public std::enable_shared_from_this<Puller> {
   std::vector<std::shared_ptr<const plan::Stream>> streams_;
   std::map<Rank, SourceEnd> sources_;
   std::shared_ptr<VersionRead> read_;
+  std::shared_ptr<VersionRead> fetched_;  // and not applied
+  bool fetches_ = false;
   const std::shared_ptr<HeldState> held_ = std::make_shared<HeldState>();
   std::optional<std::int64_t> finished_after_;
   std::int64_t common_ = 0;  // the newest version that all senders are known to have had

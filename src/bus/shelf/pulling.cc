@@ -60,7 +60,11 @@ std::optional<Outcome> Pulling::step_head() {
   }
   if (std::exchange(head.pull.overwritten, false)) puller_->forget_content();
   const Wanted wanted = wanted_by(head.pull);
-  auto outcome = is_joint(head.pull) ? joint_.step(*puller_, wanted) : puller_->step(wanted);
+  puller_->set_fetching(head.pull.part == PullPart::fetch);
+  auto outcome = head.pull.part == PullPart::apply
+                     ? puller_->step_apply(head.pull.version.value_or(0))
+                 : is_joint(head.pull) ? joint_.step(*puller_, wanted)
+                                       : puller_->step(wanted);
   if (const VersionRead* read = puller_->reading();
       read != nullptr && head.telling.has_come(self_.context.now)) {
     self_.context.channel.progress(head.id, read->bytes_done(), read->bytes_total());
@@ -76,7 +80,8 @@ void Pulling::finish_head(Outcome outcome) {
   self_.context.at(Step::received);
   if (outcome.absence != Absence::none && outcome.status.ok()) explain_absence(outcome);
   joint_.end(outcome);
-  if (outcome.status.ok()) {
+  const bool fetches = queue_.front().pull.part == PullPart::fetch;
+  if (outcome.status.ok() && !fetches) {
     read_in_ = outcome.round;
     last_read_ = outcome.version;
   }

@@ -476,7 +476,7 @@ class Links:
             ),
             "BusLink.pull": lambda: (
                 alone, self.call(shelf=True, send=False), form, tensors, held, None, None, True,
-                0.0, False, False,
+                0.0, False, False, "all",
             ),
             "BusLink.newest": lambda: (publisher, "x", SOON),
             "BusLink.versions": lambda: (publisher, "x", SOON),
@@ -507,7 +507,7 @@ class Links:
             ),
             "BusLink.pull": lambda: alone.pull(
                 self.call(shelf=True, send=False), form, tensors, held, None, None, True, BLOCKED,
-                False, False,
+                False, False, "all",
             ),
             "BusLink.contents": lambda: alone.contents("nothing", BLOCKED),
         }  # fmt: skip
