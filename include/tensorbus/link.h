@@ -94,13 +94,13 @@ struct LinkPull {
 struct LinkUpdate {
   std::int64_t version = 0;
   bool patched = false;
-  std::string why;              // "patch", or why all was read: "no base", "dense is sooner", ...
-  std::int64_t elements = 0;    // that the reader has
-  std::int64_t values = 0;      // of them in patches
+  std::string why;            // "patch", or why all was read: "no base", "dense is sooner", ...
+  std::int64_t elements = 0;  // that the reader has
+  std::int64_t values = 0;    // of them in patches
   std::int64_t patch_bytes = 0;
-  Duration asking{};            // until all sources had answered,
-  Duration fetching{};          // until all patches were here,
-  Duration applying{};          // until they were applied
+  Duration asking{};    // until all sources had answered,
+  Duration fetching{};  // until all patches were here,
+  Duration applying{};  // until they were applied
 };
 
 // The version that was asked for was recycled or never published; ask for a newer one.

@@ -103,8 +103,7 @@ bus::PullPart parse_part(const std::string& name) {
 }
 
 delta::Mode parse_mode(const std::string& name) {
-  for (const delta::Mode mode :
-       {delta::Mode::off, delta::Mode::automatic, delta::Mode::always}) {
+  for (const delta::Mode mode : {delta::Mode::off, delta::Mode::automatic, delta::Mode::always}) {
     if (name == delta::to_string(mode)) return mode;
   }
   throw Error(Code::invalid_argument, "delta is \"auto\", \"off\" or \"always\"");
@@ -241,8 +240,7 @@ void bind_calls(nb::class_<BusLink>& link) {
                    "withdraw: bool, delta: str, timeout: float | None) -> int"))
       .def("pull", &pull, nb::arg("call"), nb::arg("form"), nb::arg("tensors"), nb::arg("held"),
            nb::arg("version").none(), nb::arg("newer_than").none(), nb::arg("together"),
-           nb::arg("timeout").none(), nb::arg("subset"), nb::arg("overwritten"),
-           nb::arg("part"),
+           nb::arg("timeout").none(), nb::arg("subset"), nb::arg("overwritten"), nb::arg("part"),
            nb::sig("def pull(self, call: LinkCall, form: LinkForm, tensors: Tensors, "
                    "held: object, version: int | None, newer_than: int | None, "
                    "together: bool, timeout: float | None, subset: bool, "

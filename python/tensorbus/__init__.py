@@ -28,7 +28,7 @@ from tensorbus.errors import (
 )
 from tensorbus.handles import PullHandle, SendHandle
 from tensorbus.layout import Layout, plan
-from tensorbus.link import LastSend, Link
+from tensorbus.link import LastSend, Link, PullStats, Update
 from tensorbus.parts import Part, Sharded, fused
 from tensorbus.pool import empty, share_
 from tensorbus.redistribution import redistribute
@@ -52,6 +52,7 @@ __all__ = [
     "Plan",
     "Progress",
     "PullHandle",
+    "PullStats",
     "QueueFullError",
     "Read",
     "Replicate",
@@ -64,6 +65,7 @@ __all__ = [
     "Transfer",
     "TransferResult",
     "UnsupportedError",
+    "Update",
     "VersionGoneError",
     "WithdrawnError",
     "__version__",

@@ -52,8 +52,8 @@ void check_loan(const Submission& submission, const RegisterBatch& command) {
         std::ranges::equal(words.strides, Shape{1})) {
       continue;
     }
-    refuse(fmt::format("batch \"{}\": there is no room for what its versions change",
-                       command.batch));
+    refuse(
+        fmt::format("batch \"{}\": there is no room for what its versions change", command.batch));
   }
 }
 

@@ -84,8 +84,8 @@ struct Versioned {
   // versions a sender keeps; 0 of a reader. None: there is no shelf.
   std::optional<std::int64_t> keep{};
   // Of a shelf. A sender lends memory in which it says what a version has changed: after all
-  // tensors of all slots, for each tensor a bit for each element. A reader promises that nobody else
-  // writes to its tensors, so that what it holds can be patched.
+  // tensors of all slots, for each tensor a bit for each element. A reader promises that nobody
+  // else writes to its tensors, so that what it holds can be patched.
   bool delta = false;
   friend bool operator==(const Versioned&, const Versioned&) = default;
 };

@@ -282,10 +282,9 @@ std::int64_t Client::publish(const std::string& batch, const std::optional<std::
   }
   const std::int64_t patience =
       std::chrono::duration_cast<std::chrono::milliseconds>(options.patience).count();
-  const Outcome granted =
-      run(Publish{batch, command.role, options.version, patience, options.withdraw, options.deltas,
-                  options.delta_memory},
-          nullptr, deadline);
+  const Outcome granted = run(Publish{batch, command.role, options.version, patience,
+                                      options.withdraw, options.deltas, options.delta_memory},
+                              nullptr, deadline);
   Shelve shelve{batch, command.role, granted.version, true, granted.previous.has_value()};
   try {
     registration->shelf->fill(static_cast<std::size_t>(granted.slot), granted.previous, tensors,

@@ -70,8 +70,7 @@ void ShelfMemory::compare(std::size_t slot, std::size_t previous, std::span<cons
   }
   std::vector<delta::Comparison> all;
   for (std::size_t i = 0; i < from.size(); ++i) {
-    all.push_back(
-        {from[i], tensors_of(slot)[i], tensors_of(previous)[i].data, &changes_[i]});
+    all.push_back({from[i], tensors_of(slot)[i], tensors_of(previous)[i].data, &changes_[i]});
   }
   delta::diff_each(all, crew);
   for (std::size_t i = 0; i < changes_.size(); ++i) {

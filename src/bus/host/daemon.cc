@@ -34,8 +34,7 @@ Daemon::Daemon(std::shared_ptr<Store> store, DaemonOptions options, Deadline dea
   directory_ = make_store_directory(store_, {options_.space});
   agent_ =
       std::make_unique<Agent>(AgentParts{*station_, *channel_, *directory_, *state_, random_number,
-                                         secret, options_.reached, copy_threads,
-                                         &steady_clock()},
+                                         secret, options_.reached, copy_threads, &steady_clock()},
                               AgentOptions{options_.rank, options_.space, options_.retain});
   log::info("agent {} of namespace \"{}\": commands at {}, state in {}", options_.rank,
             options_.space, socket_path(options_.queue_path), options_.state_path);

@@ -25,10 +25,10 @@ Embedded::Embedded(std::shared_ptr<Store> store, EmbeddedOptions options, Deadli
       *store_, {rank_, options.space, secret, pool_, options.bind, options.ports, crew_}, deadline);
   channel_ = make_memory_channel();
   directory_ = make_store_directory(store_, {options.space});
-  agent_ = std::make_unique<Agent>(AgentParts{*station_, *channel_, *directory_, state_,
-                                              random_number, secret, options.reached, copy_threads,
-                                              &steady_clock()},
-                                   AgentOptions{.rank = rank_, .space = options.space});
+  agent_ =
+      std::make_unique<Agent>(AgentParts{*station_, *channel_, *directory_, state_, random_number,
+                                         secret, options.reached, copy_threads, &steady_clock()},
+                              AgentOptions{.rank = rank_, .space = options.space});
   thread_ = std::thread([this] { serve(); });
 }
 

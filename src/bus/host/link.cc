@@ -141,9 +141,9 @@ struct Link::Impl {
     // First: nobody writes to what the next pull may patch.
     if (part != bus::PullPart::fetch) given->fill_padding();
     return translated([&] {
-      return link.pull(
-          call, owned(given),
-          {how.version, how.newer_than, how.together, how.subset, !how.delta, part}, deadline);
+      return link.pull(call, owned(given),
+                       {how.version, how.newer_than, how.together, how.subset, !how.delta, part},
+                       deadline);
     });
   }
 
@@ -381,8 +381,8 @@ Link Bus::link(const std::string& local, const std::optional<std::string>& remot
                const LinkOptions& options) {
   if (options.delta_memory.value_or(0) < 0) refuse("delta_memory is negative");
   return Link(std::make_shared<Link::Impl>(
-      impl_, bus::LinkSides{local, remote, options.world_size, options.delta,
-                            options.delta_memory}));
+      impl_,
+      bus::LinkSides{local, remote, options.world_size, options.delta, options.delta_memory}));
 }
 
 }  // namespace tensorbus

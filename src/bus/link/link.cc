@@ -393,10 +393,10 @@ std::int64_t Link::pull(LinkCall& call, const LinkTensors& tensors, const PullWi
     form.delta = sides_.promises;
     enlist_or_replace(call, tensors, form, deadline);
     try {
-      const auto state = client_().pull({batch_of(call.key), sides_.local, wish.version,
-                                         wish.newer_than, wish.together, wish.overwritten,
-                                         wish.part},
-                                        tensors.views, true, deadline, &call.running);
+      const auto state =
+          client_().pull({batch_of(call.key), sides_.local, wish.version, wish.newer_than,
+                          wish.together, wish.overwritten, wish.part},
+                         tensors.views, true, deadline, &call.running);
       const Outcome& outcome = state->wait(Deadline::never());
       note_update(*call.name, outcome);
       if (wish.part == PullPart::fetch) return outcome.version;

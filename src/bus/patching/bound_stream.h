@@ -38,9 +38,7 @@ class BoundStream {
     return sum;
   }
   // Whoever gets the same, in the same order, gets the same patches.
-  bool carries_the_same(const plan::Stream& other) const {
-    return stream_->parts == other.parts;
-  }
+  bool carries_the_same(const plan::Stream& other) const { return stream_->parts == other.parts; }
 
  private:
   static plan::Program compile(const plan::Stream& stream, plan::BoundSide side,

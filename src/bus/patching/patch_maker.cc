@@ -146,9 +146,9 @@ delta::Why PatchMaker::offer(std::uint64_t serial, Subscriber& subscriber, const
     all.patch_bytes += static_cast<std::int64_t>(writer.bytes());
     values += writer.values();
   }
-  all.changed_share = subscriber.elements == 0 ? 0
-                                               : static_cast<double>(values) /
-                                                     static_cast<double>(subscriber.elements);
+  all.changed_share = subscriber.elements == 0
+                          ? 0
+                          : static_cast<double>(values) / static_cast<double>(subscriber.elements);
   if (const Why why = decide(subscriber, all, ask); why != Why::patch) return why;
   bool made = false;
   for (std::size_t at = 0; at < writers.size(); ++at) {
@@ -169,7 +169,8 @@ delta::Why PatchMaker::offer(std::uint64_t serial, Subscriber& subscriber, const
 }
 
 // As if changes were spread evenly over all that there is.
-delta::Offered PatchMaker::expected(const Subscriber& subscriber, const delta::Bases::Since& since) {
+delta::Offered PatchMaker::expected(const Subscriber& subscriber,
+                                    const delta::Bases::Since& since) {
   const auto [share, fresh] = shares_.try_emplace(since.base, 0.0);
   if (fresh && all_elements_ > 0) {
     share->second =
@@ -214,8 +215,7 @@ std::shared_ptr<const BoundStream> PatchMaker::bound(
     const auto known = each.lock();
     if (known->carries_the_same(*stream)) return known;
   }
-  auto made =
-      std::make_shared<const BoundStream>(stream, plan::BoundSide::source, origin_.tensors);
+  auto made = std::make_shared<const BoundStream>(stream, plan::BoundSide::source, origin_.tensors);
   streams_.push_back(made);
   return made;
 }

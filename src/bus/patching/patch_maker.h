@@ -93,9 +93,9 @@ class PatchMaker {
   std::size_t most_bytes_ = SIZE_MAX;
   delta::Bases bases_;
   delta::Attention attention_;
-  bool was_compared_ = false;          // the newest version
-  bool asked_ = false;                 // a reader wanted it since
-  bool paid_ = false;                  // and some reader got a patch
+  bool was_compared_ = false;              // the newest version
+  bool asked_ = false;                     // a reader wanted it since
+  bool paid_ = false;                      // and some reader got a patch
   std::map<std::int64_t, double> shares_;  // that have changed, by base, once they were counted
   std::optional<double> packing_;          // how long it takes, against what is expected
   std::map<std::uint64_t, Subscriber> subscribers_;

@@ -249,8 +249,8 @@ void VersionRead::apply() {
   for (Fetched& patch : patches_) {
     const std::size_t blocks = patch.checked->blocks().size();
     const std::size_t end = std::min(blocks, patch.applied + budget);
-    delta::apply_blocks(*patch.checked, (*streams_)[patch.stream]->packed(), to,
-                        patch.applied, end);
+    delta::apply_blocks(*patch.checked, (*streams_)[patch.stream]->packed(), to, patch.applied,
+                        end);
     budget -= end - patch.applied;
     patch.applied = end;
     if (end < blocks) return;
@@ -266,8 +266,8 @@ void VersionRead::finish_apply() {
   const double share = update_.elements == 0 ? 0
                                              : static_cast<double>(update_.values) /
                                                    static_cast<double>(update_.elements);
-  const double expected = delta::apply_cost(share) * static_cast<double>(dense) *
-                          delta::Speeds().copy_seconds_per_byte;
+  const double expected =
+      delta::apply_cost(share) * static_cast<double>(dense) * delta::Speeds().copy_seconds_per_byte;
   if (context_.clock != nullptr && expected > 0) {
     held_->apply =
         delta::learnt(held_->apply, std::chrono::duration<double>(took).count() / expected);
@@ -317,8 +317,7 @@ void VersionRead::step_dense() {
   if (!outcome_.status.ok()) return finish(outcome_.status);
   if (origin_.promises) {
     hold();
-    const double seconds =
-        std::chrono::duration<double>(context_.measured_now() - begun_).count();
+    const double seconds = std::chrono::duration<double>(context_.measured_now() - begun_).count();
     const auto bytes = static_cast<double>(recv_->bytes_total());
     if (context_.clock != nullptr && seconds > 0 && bytes > 0) {
       held_->rate = delta::learnt(held_->rate, bytes / seconds);
@@ -359,9 +358,9 @@ void VersionRead::end(const Status& why) {
   if (phase_ == Phase::dense) return recv_->end(why);
   const bool applying = phase_ == Phase::applying;
   stop_fetching();
-  finish({why.code, why.message + (applying
-                                       ? "; the tensors' contents are undefined until the next pull"
-                                       : "; the tensors are as they were")});
+  finish({why.code,
+          why.message + (applying ? "; the tensors' contents are undefined until the next pull"
+                                  : "; the tensors are as they were")});
 }
 
 }  // namespace tensorbus::bus

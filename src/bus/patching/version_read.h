@@ -41,7 +41,7 @@ class VersionRead : public std::enable_shared_from_this<VersionRead> {
     std::function<std::shared_ptr<Recv>()> dense{};
     bool promises = false;
     std::shared_ptr<const std::vector<std::string>> labels{};  // of the targets; may be null
-    bool is_far = false;   // some source is on another host
+    bool is_far = false;                                       // some source is on another host
     bool fetches = false;  // the targets stay as they are until resume()
   };
   VersionRead(Context& context, Origin origin, std::shared_ptr<HeldState> held)

@@ -30,8 +30,8 @@ struct JoinPlan {
   bool promises = false;     // nobody else writes to the targets
   std::vector<plan::Stream> streams;
   std::map<Rank, fabric::Address> sources;
-  std::vector<TensorView> targets;                         // in the senders' order
-  std::map<Rank, Verify> verify;                           // whose checksums are compared
+  std::vector<TensorView> targets;  // in the senders' order
+  std::map<Rank, Verify> verify;    // whose checksums are compared
   // Of the tensors, if any are compared or patched.
   std::shared_ptr<const std::vector<std::string>> labels;
 

@@ -68,9 +68,9 @@ class ShelfTest : public testing::Test {
   // A slot for the next version, or why there is none.
   Outcome take_slot(Rank rank, bool withdraw = false,
                     Duration time = std::chrono::milliseconds(100)) {
-    return fleet.wait(rank, fleet.node(rank).submit(
-                                Publish{"b", {}, {}, 10, withdraw, mode, delta_memory}, nullptr,
-                                within(time)));
+    return fleet.wait(
+        rank, fleet.node(rank).submit(Publish{"b", {}, {}, 10, withdraw, mode, delta_memory},
+                                      nullptr, within(time)));
   }
   void write(Rank rank, std::int64_t slot, std::int64_t tag) {
     write_each(rank, slot, [&](std::int64_t i) { return tag + i; });

@@ -222,9 +222,13 @@ void ShelfUser::on_enlisted(const Pending& pending, const Outcome& outcome) {
 void ShelfUser::publish() {
   shelving_ = false;
   ++attempts_;
-  Publish command{"b", std::nullopt, std::nullopt,
-                  static_cast<std::int64_t>(world_.cluster.random(30)), world_.odds(2),
-                  world_.delta_mode(), world_.delta_memory()};
+  Publish command{"b",
+                  std::nullopt,
+                  std::nullopt,
+                  static_cast<std::int64_t>(world_.cluster.random(30)),
+                  world_.odds(2),
+                  world_.delta_mode(),
+                  world_.delta_memory()};
   submit({}, std::move(command), nullptr, seconds(1));
 }
 

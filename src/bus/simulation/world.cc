@@ -111,10 +111,9 @@ void World::violate(const std::string& invariant, const std::string& what) {
 
 // A worker that has not registered has no memory to take back, and one with a shelf lends none.
 bool can_hit(const std::string& fault, Step step) {
-  constexpr std::array without{Step::started,       Step::pairing,  Step::slot_taken,
-                               Step::published,     Step::pinning,  Step::patch_offered,
-                               Step::fetching,      Step::applying, Step::voted,
-                               Step::decided};
+  constexpr std::array without{
+      Step::started,       Step::pairing,  Step::slot_taken, Step::published, Step::pinning,
+      Step::patch_offered, Step::fetching, Step::applying,   Step::voted,     Step::decided};
   return fault != "raise" || std::ranges::find(without, step) == without.end();
 }
 
