@@ -39,7 +39,7 @@ PatchMaker::PatchMaker(Context& context, Origin origin)
 void PatchMaker::set(delta::Mode mode, std::optional<std::int64_t> most_bytes) {
   mode_ = mode;
   most_bytes_ = most_bytes ? static_cast<std::size_t>(*most_bytes) : SIZE_MAX;
-  bases_.limit(most_bytes_);
+  bases_.limit(mode == delta::Mode::off ? 0 : most_bytes_);
 }
 
 std::int64_t PatchMaker::compares_with() const noexcept {

@@ -65,6 +65,8 @@ class Bases {
   Changes nothing() const;
   bool is_pinned(std::int64_t base) const;
   void pin(std::int64_t version);
+  void check_rises(std::int64_t version) const;
+  void begin(std::int64_t version);
   void drop_unpinned();
   void make_room();
 
