@@ -430,8 +430,8 @@ OF_DELTAS = (
             NO_CANARIES,
             (
                 "src/bus/patching/version_read.cc",
-                "  phase_ = Phase::dense;\n  held_->content.reset();\n",
-                "  phase_ = Phase::dense;\n",
+                "  const auto content = std::exchange(held_->content, std::nullopt);\n",
+                "  const auto content = held_->content;\n",
             ),
         ),
         ("I21",),

@@ -16,6 +16,8 @@ constexpr std::size_t blocks_at_once = 256;
 // A patch is never much larger than what it patches: the writer would have sent dense blocks.
 constexpr std::int64_t largest_header = 4096;
 constexpr double seed_rate = 1.25e9;
+// And a second for each gigabyte.
+constexpr Duration shortest_patience = std::chrono::seconds(1);
 constexpr double per_mille = 1000;
 constexpr double largest_factor = 1000;
 
@@ -55,6 +57,7 @@ void VersionRead::ask() {
     answered_[rank] = false;
     context_.connections.send(*source.connection, origin_.generation, origin_.serial, question);
   }
+  be_patient();
   if (!waits) read_dense(can_be_patched() ? delta::Why::no_patches : delta::Why::no_base);
 }
 
@@ -76,6 +79,7 @@ void VersionRead::on_patched(Rank rank, const Patched& answer) {
   if (found == answered_.end() || std::exchange(found->second, true)) return;
   if (answer.why != delta::Why::patch) return read_dense(answer.why);
   if (!add_patches(rank, answer)) return read_dense(delta::Why::damaged);
+  be_patient();
   if (std::ranges::all_of(answered_, [](const auto& each) { return each.second; })) fetch();
 }
 
@@ -134,6 +138,7 @@ void VersionRead::on_attached(std::size_t at, const fabric::Completion& done) {
   if (!done.status.ok() || done.region->forms() != expected) {
     return read_dense(delta::Why::damaged);
   }
+  be_patient();
   patch.bytes.resize(static_cast<std::size_t>(patch.offered.bytes));
   patch.shape = shape;
   patch.path = done.region->path();
@@ -154,6 +159,7 @@ void VersionRead::on_attached(std::size_t at, const fabric::Completion& done) {
 void VersionRead::on_fetched(std::size_t at, const fabric::Completion& done) {
   if (!done.status.ok()) return read_dense(delta::Why::damaged);
   patches_[at].whole = true;
+  be_patient();
   if (std::ranges::all_of(patches_, [](const Fetched& each) { return each.whole; })) check_all();
 }
 
@@ -237,7 +243,20 @@ void VersionRead::begin_apply() {
   apply();
 }
 
+// Whoever makes patches may stand still while its memory can be read.
+void VersionRead::be_patient() {
+  std::int64_t bytes = 0;
+  for (const auto& stream : origin_.streams) bytes += stream->payload_bytes;
+  patient_until_ = context_.now + shortest_patience + std::chrono::nanoseconds(bytes);
+}
+
+TimePoint VersionRead::wake_at() const noexcept {
+  const bool waits = phase_ == Phase::asking || phase_ == Phase::fetching;
+  return waits ? patient_until_ : TimePoint::max();
+}
+
 void VersionRead::step() {
+  if (context_.now >= wake_at()) read_dense(delta::Why::no_answer);
   if (phase_ == Phase::applying) apply();
   if (phase_ == Phase::dense) step_dense();
 }
@@ -300,10 +319,11 @@ void VersionRead::read_dense(delta::Why why) {
     return pause();
   }
   phase_ = Phase::dense;
-  held_->content.reset();
+  const auto content = std::exchange(held_->content, std::nullopt);
   begun_ = context_.measured_now();
   recv_ = origin_.dense();
   if (recv_ == nullptr) {
+    held_->content = content;
     finish({Code::withdrawn, fmt::format("version {} was recycled before it was read; the tensors "
                                          "are as they were",
                                          origin_.version)});

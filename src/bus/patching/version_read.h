@@ -52,6 +52,7 @@ class VersionRead : public std::enable_shared_from_this<VersionRead> {
   // Does a little; again soon while busy() is true.
   void step();
   bool busy() const noexcept { return phase_ == Phase::applying; }
+  TimePoint wake_at() const noexcept;
 
   bool done();
   // What resume() needs is here, or has to be read from the sources then.
@@ -86,6 +87,7 @@ class VersionRead : public std::enable_shared_from_this<VersionRead> {
   };
 
   void ask();
+  void be_patient();
   AskPatch question() const;
   bool can_be_patched() const noexcept;
   void bind_streams();
@@ -125,6 +127,7 @@ class VersionRead : public std::enable_shared_from_this<VersionRead> {
   std::vector<Fetched> patches_;
   std::shared_ptr<Recv> recv_;
   TimePoint begun_{};
+  TimePoint patient_until_{};
 };
 
 }  // namespace tensorbus::bus

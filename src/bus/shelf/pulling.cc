@@ -181,6 +181,7 @@ TimePoint Pulling::wake_at() const {
   for (const Queued& queued : queue_) {
     if (queued.why.ok()) at = std::min(at, queued.deadline.at());
   }
+  if (reads()) at = std::min(at, puller_->reading()->wake_at());
   if (puller_ != nullptr && puller_->idle() && !self_.membership.closing()) {
     at = std::min(at, puller_->retry_at());
   }

@@ -62,9 +62,9 @@ std::string_view to_string(Mode mode) noexcept {
 }
 
 std::string_view to_string(Why why) noexcept {
-  constexpr std::array<std::string_view, 9> names{"patch",           "switched off", "too large",
-                                                  "dense is sooner", "no base",      "no room",
-                                                  "no patches",      "damaged",      "overwritten"};
+  constexpr std::array<std::string_view, 10> names{
+      "patch",   "switched off", "too large", "dense is sooner", "no base",
+      "no room", "no patches",   "damaged",   "overwritten",     "no answer"};
   return names[static_cast<std::size_t>(why)];
 }
 

@@ -23,8 +23,9 @@ enum class Why : std::uint8_t {
   no_patches,       // for such tensors: they are reduced, or only the fabric can write to them
   damaged,          // the patch was lost or changed on its way
   overwritten,      // somebody else has written to the reader's tensors
+  no_answer,        // the sender stands still
 };
-constexpr Why last_of(Why) { return Why::overwritten; }
+constexpr Why last_of(Why) { return Why::no_answer; }
 std::string_view to_string(Why why) noexcept;
 
 // What a sender offers to one reader in one version.
