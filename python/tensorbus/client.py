@@ -271,9 +271,7 @@ class TensorBusClient:
         spends at most ``delta_memory`` bytes on deltas, beside its shelf.
         """
         self._check_open()
-        return Link(
-            self, local_name, remote_name, expected_world_size, verify, delta, delta_memory
-        )
+        return Link(self, local_name, remote_name, expected_world_size, verify, delta, delta_memory)
 
     def transfer(
         self,

@@ -269,9 +269,7 @@ class Link:
         left = _Countdown(timeout)
         with self._turn(name, left, send=False, shelf=True) as call:
             state = _State(state_dict, skip_others)
-            return self._pull(
-                call, name, state, version, newer_than, together, left, subset, delta
-            )
+            return self._pull(call, name, state, version, newer_than, together, left, subset, delta)
 
     def pull_async(
         self,

@@ -178,7 +178,9 @@ def test_random_histories_are_what_torch_says(bus: Bus, cut: Cut, seed: int):
                 continue
             got = together(
                 *(
-                    lambda link=link, state=state: link.pull("policy", state, newer_than=step - 1)
+                    lambda link=link, state=state, last=step - 1: link.pull(
+                        "policy", state, newer_than=last
+                    )
                     for link, state in zip(pulling, engines[name].states, strict=True)
                 )
             )
