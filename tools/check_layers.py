@@ -18,6 +18,7 @@ OS = {"os/io", "os/process", "os/net"}
 BELOW_DELTA = {"base", "tensor", "plan", "copy"}
 BELOW_FABRIC = {"base", "wire", "observe", "tensor", "plan", "copy"} | OS
 BELOW_STORE = {"base", "observe"} | OS
+DEVICES = {"device/core", "device/cuda"}
 FABRICS = {"fabric/core", "fabric/read", "fabric/shm", "fabric/ucx", "fabric/route"}
 BELOW_BUS = BELOW_FABRIC | {"store", "fabric"}
 MAY_USE: dict[str, set[str]] = {
@@ -46,16 +47,16 @@ MAY_USE: dict[str, set[str]] = {
     "store/connect": BELOW_STORE
     | {"store/common", "store/protocol", "store/native", "store/torch", "store/etcd"},
     "fabric/core": BELOW_FABRIC,
-    "fabric/read": BELOW_FABRIC | {"fabric/core"},
-    "fabric/shm": BELOW_FABRIC | {"fabric/core", "fabric/read"},
+    "fabric/read": BELOW_FABRIC | {"fabric/core", "device/core"},
+    "fabric/shm": BELOW_FABRIC | DEVICES | {"fabric/core", "fabric/read"},
     "fabric/ucx": BELOW_FABRIC | {"fabric/core", "fabric/read"},
     "fabric/route": BELOW_FABRIC | {"fabric/core", "fabric/shm", "fabric/ucx"},
     "endpoint": BELOW_FABRIC | FABRICS,
     "bus/channel": BELOW_BUS | {"fabric/core"},
     "bus/files": BELOW_BUS | {"bus/channel"},
     "bus/socket": BELOW_BUS | {"bus/channel", "bus/files"},
-    "bus/client": BELOW_BUS | {"fabric/core", "bus/channel"},
-    "bus/link": BELOW_BUS | {"fabric/core", "bus/channel", "bus/client"},
+    "bus/client": BELOW_BUS | DEVICES | {"fabric/core", "fabric/read", "bus/channel"},
+    "bus/link": BELOW_BUS | {"fabric/core", "device/core", "bus/channel", "bus/client"},
     "bus/directory": BELOW_BUS | {"fabric/core", "bus/channel"},
     "bus/match": BELOW_BUS | {"bus/channel", "bus/directory"},
     "bus/round": BELOW_BUS
@@ -72,16 +73,19 @@ MAY_USE: dict[str, set[str]] = {
     | {"fabric/core", "bus/channel", "bus/files"}
     | {"bus/directory", "bus/match", "bus/round", "bus/registration", "bus/shelf", "bus/batch"},
     "bus/host": BELOW_BUS
+    | DEVICES
     | FABRICS
     | {"bus/channel", "bus/files", "bus/socket", "bus/client", "bus/link"}
     | {"bus/directory", "bus/round", "bus/agent"},
     "push_pull/job": BELOW_BUS | FABRICS,
     "push_pull/request": BELOW_BUS | {"fabric/core", "push_pull/job"},
     "program": BELOW_BUS
+    | DEVICES
     | FABRICS
     | {"bus/files", "bus/directory", "bus/host", "push_pull/job", "bus", "push_pull"}
     | {"plan/report"},
     "python": BELOW_BUS
+    | DEVICES
     | FABRICS
     | {"plan/report", "endpoint", "store/torch", "bus", "push_pull", "push_pull/request"}
     | {"bus/channel", "bus/client", "bus/files", "bus/host", "bus/link", "bus/socket"},
