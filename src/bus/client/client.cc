@@ -62,6 +62,7 @@ void check_count(const RegisterBatch& command, std::size_t tensors) {
 
 bool has_moved(const TensorView& then, const TensorView& now) {
   return then.dtype != now.dtype || !std::ranges::equal(then.shape, now.shape) ||
+         then.device != now.device ||
          (!then.empty() &&
           (then.data != now.data || !std::ranges::equal(then.strides, now.strides)));
 }
@@ -285,7 +286,8 @@ std::int64_t Client::publish(const std::string& batch, const std::optional<std::
       Publish{batch, command.role, options.version, patience, options.withdraw}, nullptr, deadline);
   Shelve shelve{batch, command.role, granted.version, true};
   try {
-    registration->shelf->fill(static_cast<std::size_t>(granted.slot), tensors, *crew_);
+    registration->shelf->fill(static_cast<std::size_t>(granted.slot), tensors, *crew_, copiers_,
+                              deadline);
   } catch (...) {
     shelve.whole = false;
     connection_->post(shelve);
