@@ -378,8 +378,10 @@ def make_plan(source: Layout, target: Layout, shape: Sequence[int], dtype: str, 
 class Tensors:
     """Tensors as the core sees them; borrows their memory."""
 
-    def __init__(self, tensors: list[object], names: list[str] | None = None) -> None:
-        """`names` are what errors call them."""
+    def __init__(self, tensors: list[object], names: list[str] | None = None, stream: object = None) -> None:
+        """
+        `names` are what errors call them; `stream` is the one that those on CUDA devices were used on, None the current one.
+        """
 
     def __len__(self) -> int: ...
 
@@ -437,11 +439,11 @@ class Read:
 class Endpoint:
     def __init__(self, name: str, secret: bytes | None, secret_in_descriptors: bool, bind: str, first_port: int, last_port: int) -> None: ...
 
-    def expose(self, tensors: Sequence[object], frozen: bool) -> bytes: ...
+    def expose(self, tensors: Sequence[object], frozen: bool, stream: object) -> bytes: ...
 
     def release(self, descriptor: bytes) -> bool: ...
 
-    def read(self, descriptor: bytes, into: Sequence[object] | None, torch: bool, timeout: float | None) -> Read: ...
+    def read(self, descriptor: bytes, into: Sequence[object] | None, torch: bool, timeout: float | None, stream: object) -> Read: ...
 
     def stats(self) -> dict[str, object]: ...
 

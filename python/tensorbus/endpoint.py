@@ -15,7 +15,7 @@ from typing import Any, Self
 
 from tensorbus import _core
 from tensorbus.kvstore import CoreStore, connect
-from tensorbus.pool import uses_torch
+from tensorbus.pool import dtype_of, uses_torch
 
 _open: weakref.WeakSet[Endpoint] = weakref.WeakSet()
 
@@ -109,9 +109,11 @@ class Endpoint:
         self._endpoint = _core.Endpoint(name, key, store is None, bind, *ports)
         _open.add(self)
 
-    def expose(self, tensors: Sequence[Any], *, frozen: bool = False) -> bytes:
+    def expose(
+        self, tensors: Sequence[Any], *, frozen: bool = False, stream: Any = None
+    ) -> bytes:
         """A descriptor of these tensors: torch, numpy or anything with ``__dlpack__``, of any
-        strides, in CPU memory.
+        strides, in CPU memory or on CUDA devices.
 
         They are kept, and must not be written or resized, until ``release``. Tensors in the pool
         (``tensorbus.empty``, ``tensorbus.share_``) are read fastest.
@@ -119,8 +121,12 @@ class Endpoint:
         ``frozen`` is a promise: these tensors, all in the pool, are never written again. Readers on
         this host then get the memory itself (what they write stays theirs). It goes back to the
         pool after ``release`` and when no reader has it any more.
+
+        Of tensors on CUDA devices readers get what the current stream of the calling thread, or
+        ``stream``, has been given so far; the call waits for that. Devices were tested on a
+        stand-in driver, not yet on a GPU: docs/device.md.
         """
-        return self._endpoint.expose(tensors, frozen)
+        return self._endpoint.expose(tensors, frozen, stream)
 
     def release(self, descriptor: bytes) -> bool:
         """Takes the tensors back; they may be written again when it returns. Reads that are not
@@ -134,12 +140,16 @@ class Endpoint:
         *,
         timeout: float | None = None,
         torch: bool | None = None,
+        device: Any = None,
+        stream: Any = None,
     ) -> Read:
-        """Starts to read and returns at once. Arguments as those of ``read``; ``torch`` says whose
-        tensors new ones are."""
+        """Starts to read and returns at once, or when targets on CUDA devices may be written.
+        Arguments as those of ``read``; ``torch`` says whose tensors new ones are."""
         if torch is None:
             torch = uses_torch()
-        return Read(self._endpoint.read(descriptor, into, torch, timeout))
+        if device is not None:
+            into = _new_tensors(descriptor, into, device)
+        return Read(self._endpoint.read(descriptor, into, torch, timeout, stream))
 
     def read(
         self,
@@ -147,14 +157,20 @@ class Endpoint:
         into: Sequence[Any] | None = None,
         *,
         timeout: float | None = None,
+        device: Any = None,
+        stream: Any = None,
     ) -> list[Any]:
         """The tensors of a descriptor.
 
         ``into`` is one target per tensor, of its shape; another type is converted. Without it new
         tensors in the pool are returned: torch's if this process has imported torch, else numpy's.
         After an error the targets hold anything, and nothing writes to them any more.
+
+        With ``device`` new tensors are torch's, on that device. Targets on CUDA devices are written
+        after what the current stream of the calling thread, or ``stream``, has been given; when the
+        call returns the bytes are in place for every stream.
         """
-        read = self.start_read(descriptor, into, timeout=timeout)
+        read = self.start_read(descriptor, into, timeout=timeout, device=device, stream=stream)
         try:
             return read.wait()
         except BaseException:
@@ -167,9 +183,13 @@ class Endpoint:
         into: Sequence[Any] | None = None,
         *,
         timeout: float | None = None,
+        device: Any = None,
+        stream: Any = None,
     ) -> list[Any]:
         """As ``read``, for asyncio."""
-        return await self.start_read(descriptor, into, timeout=timeout)
+        return await self.start_read(
+            descriptor, into, timeout=timeout, device=device, stream=stream
+        )
 
     def stats(self) -> dict[str, Any]:
         """What was read, by path, and what is open."""
@@ -189,6 +209,17 @@ class Endpoint:
 def describe(descriptor: bytes) -> list[tuple[str, tuple[int, ...]]]:
     """(type, shape) of every tensor that a descriptor describes."""
     return _core.describe(descriptor)
+
+
+def _new_tensors(descriptor: bytes, into: Sequence[Any] | None, device: Any) -> list[Any]:
+    if into is not None:
+        raise ValueError("give into or device, not both")
+    import torch
+
+    return [
+        torch.empty(shape, dtype=dtype_of(dtype), device=device)
+        for dtype, shape in describe(descriptor)
+    ]
 
 
 def _secret_from(store: CoreStore | str, timeout: float | None) -> bytes:
