@@ -49,7 +49,7 @@ MAY_USE: dict[str, set[str]] = {
     "fabric/core": BELOW_FABRIC,
     "fabric/read": BELOW_FABRIC | {"fabric/core", "device/core"},
     "fabric/shm": BELOW_FABRIC | DEVICES | {"fabric/core", "fabric/read"},
-    "fabric/ucx": BELOW_FABRIC | {"fabric/core", "fabric/read"},
+    "fabric/ucx": BELOW_FABRIC | DEVICES | {"fabric/core", "fabric/read"},
     "fabric/route": BELOW_FABRIC | {"fabric/core", "fabric/shm", "fabric/ucx"},
     "endpoint": BELOW_FABRIC | FABRICS,
     "bus/channel": BELOW_BUS | {"fabric/core"},

@@ -25,10 +25,10 @@ class OpenCopies {
   bool ended() noexcept;
   // Sleeps until all are over. False at the deadline. Throws as over(), and Error(interrupted).
   bool wait(Deadline deadline);
-
- private:
+  // Sleeps until none is under way, however it ended.
   void settle() noexcept;
 
+ private:
   std::vector<Mark> marks_;
   std::shared_ptr<std::byte> scratch_;
 };

@@ -11,7 +11,7 @@ namespace {
 
 constexpr std::size_t run_alignment = 64;
 // Of pinned scratch: enough that a device copies some chunks while others are packed.
-constexpr std::size_t scratch_for_devices = std::size_t{8} << 20;
+constexpr std::size_t scratch_for_devices = std::size_t{4} << 20;
 constexpr std::size_t fewest_slots = 2;
 constexpr std::size_t most_slots = 64;
 // Shorter rows cost the kernel more than the gaps between them, up to three times their length, or

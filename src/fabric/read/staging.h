@@ -73,6 +73,10 @@ class Staging {
   bool finished();
   // The same for who does not care how the copies ended.
   bool ended() noexcept;
+  // Sleeps until they have.
+  void settle() noexcept {
+    for (device::OpenCopies& each : copies_) each.settle();
+  }
 
  private:
   struct Staged {
@@ -159,7 +163,7 @@ class Packer {
   std::size_t slots() const noexcept { return staging_.slots(); }
   void begin(std::size_t chunk) { staging_.fetch(chunk); }
   bool ready(std::size_t chunk) { return staging_.ready(chunk); }
-  bool ended() noexcept { return staging_.ended(); }
+  void settle() noexcept { staging_.settle(); }
   void gather(std::size_t chunk, std::span<std::byte> wire);
   void gather(std::size_t chunk, std::span<std::byte> wire, copy::Crew& crew);
   // Tensors that are elsewhere are fetched by this function, and not from a lender.
