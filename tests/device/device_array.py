@@ -6,7 +6,7 @@ The driver is whatever ``libcuda.so.1`` the process finds, in tests the stand-in
 from __future__ import annotations
 
 import ctypes as c
-from typing import Any
+from typing import Any, ClassVar
 
 import numpy as np
 import numpy.typing as npt
@@ -159,6 +159,61 @@ class DeviceArray:
         )
         _kept[c.addressof(made)] = (made, shape, strides)
         return _new_capsule(c.addressof(made), b"dltensor_versioned", None)
+
+
+_FromObject = c.PYFUNCTYPE(c.c_int, c.py_object, c.POINTER(_Tensor))
+_CurrentStream = c.PYFUNCTYPE(c.c_int, c.c_int32, c.c_int32, c.POINTER(c.c_void_p))
+
+
+class _ExchangeApi(c.Structure):
+    _fields_ = (
+        ("major", c.c_uint32), ("minor", c.c_uint32), ("previous", c.c_void_p),
+        ("allocate", c.c_void_p), ("managed_from_object", c.c_void_p),
+        ("managed_to_object", c.c_void_p), ("tensor_from_object", _FromObject),
+        ("current_stream", _CurrentStream),
+    )  # fmt: skip
+
+
+@_FromObject
+def _from_object(array: FrameworkArray, result: Any) -> int:
+    result[0] = array.tensor
+    return 0
+
+
+@_CurrentStream
+def _current_stream(device_type: int, device: int, result: Any) -> int:
+    assert device_type == DLPACK_CUDA
+    result[0] = FrameworkArray.current_streams[device]
+    return 0
+
+
+_api = _ExchangeApi(
+    major=1, minor=3, tensor_from_object=_from_object, current_stream=_current_stream
+)
+
+
+class FrameworkArray(DeviceArray):
+    """The same of a framework that, as torch, has DLPack's exchange API and a current stream for
+    each device, which all its arrays are written on."""
+
+    current_streams: ClassVar[dict[int, int]] = {}
+    __dlpack_c_exchange_api__ = _new_capsule(c.addressof(_api), b"dlpack_exchange_api", None)
+
+    def __init__(self, host: npt.NDArray[Any], device: int = 0) -> None:
+        super().__init__(host, device)
+        dims = len(self.shape)
+        self._shape = (c.c_int64 * dims)(*self.shape)
+        self._strides = (c.c_int64 * dims)(*(s // self.dtype.itemsize for s in self.byte_strides))
+        self.tensor = _Tensor(
+            self.pointer, DLPACK_CUDA, device, dims, *self.dlpack_type, 1, self._shape,
+            self._strides, 0,
+        )  # fmt: skip
+
+    def write(self, host: npt.NDArray[Any]) -> None:
+        if self.device not in self.current_streams:
+            self.current_streams[self.device] = self.driver.new_stream()
+        self.stream = self.current_streams[self.device]
+        super().write(host)
 
 
 class CudaArray:

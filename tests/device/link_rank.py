@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 import tensorbus
-from device_array import BFLOAT16, CudaArray, DeviceArray
+from device_array import BFLOAT16, CudaArray, DeviceArray, FrameworkArray
 
 ROWS, COLUMNS = 64, 3000
 HALF = ROWS // 2
@@ -41,7 +41,7 @@ class Trainer:
         if rank == 1:  # its neighbours are columns
             half = np.zeros((COLUMNS, HALF), np.float32).T
         self.rows = slice(rank * HALF, (rank + 1) * HALF)
-        self.part = DeviceArray(half)
+        self.part = FrameworkArray(half) if rank == 0 else DeviceArray(half)
         self.counts = DeviceArray(counts(0), device=1)
 
     def state(self) -> dict[str, Any]:
@@ -57,7 +57,7 @@ class Engine:
     def __init__(self) -> None:
         pitched = np.zeros((ROWS, COLUMNS), np.uint16)[:, BOX]
         self.box = DeviceArray(pitched, dlpack_type=BFLOAT16)
-        self.counts = DeviceArray(counts(0)[::-1].copy())
+        self.counts = FrameworkArray(counts(0))
 
     def state(self) -> dict[str, Any]:
         box = tensorbus.Part(self.box, (ROWS, COLUMNS), (0, BOX.start))
