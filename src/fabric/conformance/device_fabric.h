@@ -19,6 +19,7 @@ class TestDevice {
       : standin_(variables), bench_(standin_, standin_.functions()) {}
 
   device::Device& device() { return bench_.device(); }
+  device::StandinBench& bench() { return bench_; }
   std::byte* allocate(std::size_t bytes) {
     std::byte* const on_device = bench_.allocate(bytes);
     std::byte* const seen = standin_.shadow(on_device);

@@ -11,16 +11,24 @@
 namespace tensorbus::fabric {
 namespace {
 
+// Copies come after a moment; each is said to be over at once.
+struct Late {
+  std::shared_ptr<const device::Moment> moment;
+  std::vector<device::Mark> marks;
+};
+
 class HastyQueue final : public device::Queue {
  public:
-  explicit HastyQueue(std::unique_ptr<device::Queue> queue) : queue_(std::move(queue)) {}
+  HastyQueue(std::unique_ptr<device::Queue> queue, Late& late)
+      : queue_(std::move(queue)), late_(late) {}
 
   void wait(std::shared_ptr<const device::Moment> moment) override { queue_->wait(moment); }
   device::Mark watch(std::shared_ptr<const device::Moment> moment) override {
     return queue_->watch(moment);
   }
   device::Mark copy(std::vector<device::Block> blocks) override {
-    queue_->copy(std::move(blocks));
+    queue_->wait(late_.moment);
+    late_.marks.push_back(queue_->copy(std::move(blocks)));
     const device::Mark mark;
     mark.end({});
     return mark;
@@ -30,15 +38,16 @@ class HastyQueue final : public device::Queue {
 
  private:
   const std::unique_ptr<device::Queue> queue_;
+  Late& late_;
 };
 
 class HastyDevice final : public device::Device {
  public:
-  explicit HastyDevice(device::Device& device) : device_(device) {}
+  HastyDevice(device::Device& device, Late& late) : device_(device), late_(late) {}
 
   const device::Info& info() const noexcept override { return device_.info(); }
   std::unique_ptr<device::Queue> open_queue() override {
-    return std::make_unique<HastyQueue>(device_.open_queue());
+    return std::make_unique<HastyQueue>(device_.open_queue(), late_);
   }
   std::shared_ptr<const device::Moment> moment(device::Stream stream) override {
     return device_.moment(stream);
@@ -50,6 +59,7 @@ class HastyDevice final : public device::Device {
 
  private:
   device::Device& device_;
+  Late& late_;
 };
 
 // A reader and an owner, one of them with a device that is believed too early.
@@ -105,14 +115,22 @@ class DeviceMistakeTest : public testing::TestWithParam<bool> {
   const Shape strides_{1};
   const std::shared_ptr<TestDevice> device_ =
       std::make_shared<TestDevice>(device::Standin::Variables{{"STANDIN_LAZY", "1"}});
-  HastyDevice hasty_{device_->device()};
+  Late late_{};
+  HastyDevice hasty_{device_->device(), late_};
 };
 
 TEST_P(DeviceMistakeTest, BytesThatWereNotWaitedForAreWrongEveryTime) {
   for (int run = 0; run < 10; ++run) {
+    const device::Stream stream = device_->bench().make_stream();
+    device_->bench().hold(stream);
+    late_.moment = device_->device().moment(stream);
     const auto reader = make("reader", GetParam());
     const auto owner = make("owner", !GetParam());
     EXPECT_FALSE(reads_right(*reader, *owner));
+    device_->bench().release(stream);
+    for (const device::Mark& mark : std::exchange(late_.marks, {})) {
+      EXPECT_TRUE(mark.wait(Deadline::after(std::chrono::seconds(30))));
+    }
   }
 }
 
