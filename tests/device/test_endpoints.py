@@ -79,4 +79,5 @@ def test_a_function_of_the_driver_that_fails_gives_the_bytes_or_an_error(
     except AssertionError:
         assert "gives" in reader.errors
     else:
-        assert said in ([True] * 4, "RuntimeError", "ValueError", "OSError")
+        errors = ("RuntimeError", "ValueError", "UnsupportedError", "CancelledError")
+        assert said == [True] * 4 or said in errors

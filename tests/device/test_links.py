@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from pathlib import Path
 
 import pytest
-from processes import Process, Start
+from processes import PROGRAM, Process, Start
 from tensorbus.kvstore import StoreServer
 
 RANK = Path(__file__).resolve().parent / "link_rank.py"
@@ -80,3 +80,47 @@ def test_work_with_tensors_of_the_host_loads_no_driver(
 ):
     worker = start_python(CPU_WORK, store_server.url, f"host-{unique}", env=dict(standin))
     assert worker.line() == "False"
+
+
+WITH_A_DAEMON = """
+import sys
+import numpy as np, tensorbus
+from device_array import DeviceArray
+
+url, namespace, queue, state = sys.argv[1:]
+matrix = np.arange(50_000, dtype=np.float32).reshape(50, 1000)
+client = tensorbus.TensorBusClient(0, queue, state, namespace=namespace)
+client.link("trainer", expected_world_size=1).publish("policy", {"w": DeviceArray(matrix)})
+host = np.zeros_like(matrix)
+embedded = tensorbus.TensorBusClient.embedded(url, 1, namespace)
+embedded.link("engine", "trainer", 1).pull("policy", {"w": host})
+print((host == matrix).all())
+try:
+    client.link("other", "trainer", 1).pull("policy", {"w": DeviceArray(host)}, timeout=20)
+except Exception as error:
+    print(error)
+embedded.close()
+client.close()
+"""
+
+
+@pytest.mark.parametrize("standin", ["lazy"], indirect=True)
+def test_a_daemon_keeps_what_a_device_has_published_and_does_not_write_to_devices(
+    store_server: StoreServer,
+    unique: str,
+    start_program: Start,
+    start_python: Start,
+    standin: Mapping[str, str],
+    tmp_path: Path,
+):
+    files = [str(tmp_path / name) for name in ("queue", "state")]
+    agent = start_program(
+        str(PROGRAM), "agent", "--store", store_server.url, "--rank", "0", "--world-size", "8",
+        "--namespace", f"device-{unique}", "--command-queue", files[0], "--state", files[1],
+    )  # fmt: skip
+    assert agent.line().startswith("ready")
+    worker = start_python(
+        WITH_A_DAEMON, store_server.url, f"device-{unique}", *files, env=dict(standin)
+    )
+    assert worker.line() == "True"
+    assert "TensorBusClient.embedded()" in worker.line()
