@@ -43,8 +43,9 @@ class Read:
 
     @property
     def path(self) -> str:
-        """How the bytes come: ``mapped``, ``process_vm_readv``, ``packed`` or ``network``, or
-        ``alias`` if they need not; empty until that is known."""
+        """How the bytes come: ``mapped``, ``process_vm_readv``, ``packed`` or ``network``, from or
+        to a device ``staged`` or ``network staged``, or ``alias`` if they need not; empty until that
+        is known."""
         return self._read.path
 
     def __await__(self) -> Generator[Any, None, list[Any]]:

@@ -154,7 +154,7 @@ void Core::begin_reading(fabric::OpId id, Running& read) {
     return send(read.owner->peer, {AliasMessage::Kind::hold, read.number()});
   }
   read.stage = Running::Stage::reading;
-  read.state->set_path(read.region->path());
+  read.state->set_path(path_to(read.targets, *read.region));
   fabric::Read request;
   request.stream = read.stream;
   request.sources = {{read.owner->peer, read.region, read.descriptor.ticket}};

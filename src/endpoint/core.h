@@ -23,11 +23,13 @@ struct Counters {
     observe::Counter reads;
     observe::Counter bytes;
   };
-  Path paths[5] = {{"alias", {}, {}},
+  Path paths[7] = {{"alias", {}, {}},
                    {"mapped", {}, {}},
                    {"process_vm_readv", {}, {}},
                    {"packed", {}, {}},
-                   {"network", {}, {}}};
+                   {"network", {}, {}},
+                   {"staged", {}, {}},
+                   {"network staged", {}, {}}};
   observe::Counter failed_reads;
   observe::Counter exposures;
   observe::Counter connections;

@@ -140,7 +140,6 @@ ShmRemoteRegion::ShmRemoteRegion(std::string_view table, const Segments& segment
   alive_ = locate_word(segments, read_place(decoder), words_[0]);
   gate_ = locate_word(segments, read_place(decoder), words_[1]);
   read_probe(decoder);
-  bool on_device = false;
   for (const TensorForm& form : forms_) {
     addresses_.push_back(decoder.integer<std::uint64_t>());
     const Place place = read_place(decoder);
@@ -149,13 +148,13 @@ ShmRemoteRegion::ShmRemoteRegion(std::string_view table, const Segments& segment
     if (extent.begin == extent.end) continue;
     if (place.segment == nowhere) {
       how_ = otherwise.path;
-      on_device = on_device || addresses_.back() == no_address;
+      on_device_ = on_device_ || addresses_.back() == no_address;
     } else {
       spots_.back() = {locate(segments, place, extent), place.offset};
     }
   }
   decoder.end();
-  if (on_device) how_ = Path::packed;
+  if (on_device_) how_ = Path::packed;
 }
 
 copy::Sources ShmRemoteRegion::mapped() const {
@@ -234,7 +233,7 @@ std::string_view ShmRemoteRegion::path() const noexcept {
     case Path::packed:
       break;
   }
-  return "packed";
+  return on_device_ ? "staged" : "packed";
 }
 
 }  // namespace tensorbus::fabric

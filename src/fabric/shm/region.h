@@ -107,6 +107,7 @@ class ShmRemoteRegion final : public RemoteRegion {
   std::uint64_t number_ = 0;
   Forms forms_;
   Path how_ = Path::mapped;
+  bool on_device_ = false;
   struct Spot {
     std::shared_ptr<const ShmSegment> segment;  // null: not in one
     std::uint64_t offset = 0;
