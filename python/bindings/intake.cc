@@ -149,24 +149,17 @@ class Intake {
       if (takes_devices_ && nb::hasattr(keep, "__cuda_array_interface__")) return add_array(keep);
       fail(std::string("is no tensor but a ") + nb::inst_name(keep).c_str());
     }
-    const std::optional<std::int32_t> device = device_of(keep);
-    if (device) return add_from_device(keep, *device);
-    add_capsule(capsule_of(keep, nb::none()));
-  }
-
-  // On which CUDA device, if devices are taken: others are refused by what the capsule says.
-  std::optional<std::int32_t> device_of(const nb::object& object) const {
-    if (!takes_devices_ || !nb::hasattr(object, "__dlpack_device__")) return std::nullopt;
-    const auto [type, id] =
-        nb::cast<std::pair<std::int32_t, std::int32_t>>(object.attr("__dlpack_device__")());
-    return type == dlpack::cuda ? std::optional(id) : std::nullopt;
-  }
-
-  // The producer makes the stream that it is given wait for its work: the legacy one, which every
-  // producer knows. Given a stream by the caller, it does nothing.
-  void add_from_device(const nb::object& object, std::int32_t id) {
-    add_capsule(capsule_of(object, nb::int_(stream_ ? -1 : 1)));
-    note(id, stream_.value_or(device::Stream{1}));
+    // A capsule lives until its tensor is read; the memory is the object's own and lives on.
+    nb::object capsule = capsule_of(keep, nb::none());
+    const dlpack::Device where = in_capsule(capsule).tensor.device;
+    if (takes_devices_ && where.type == dlpack::cuda) {
+      // Asked again, now that it is known to be a device's: the producer makes the stream that it is
+      // given wait for its work. The legacy one, which every producer knows.
+      if (!stream_) capsule = capsule_of(keep, nb::int_(1));
+      note(where.id, stream_.value_or(device::Stream{1}));
+    }
+    const InCapsule taken = in_capsule(capsule);
+    add_view(taken.tensor, taken.read_only);
   }
 
   void add_array(const nb::object& object) {
@@ -177,22 +170,25 @@ class Intake {
     if (used) note(array.tensor.device.id, *used);
   }
 
-  // The capsule lives until its tensor is read; the memory is the object's own and lives on.
-  void add_capsule(const nb::object& capsule) {
+  struct InCapsule {
+    const dlpack::Tensor& tensor;
+    bool read_only;
+  };
+  InCapsule in_capsule(const nb::object& capsule) const {
     if (PyCapsule_IsValid(capsule.ptr(), "dltensor_versioned") != 0) {
       const auto* versioned = static_cast<const dlpack::VersionedTensor*>(
           PyCapsule_GetPointer(capsule.ptr(), "dltensor_versioned"));
       if (versioned->version.major != dlpack::major_version) fail("speaks another DLPack version");
       if ((versioned->flags & dlpack::flag_copied) != 0) fail("gives only copies of its memory");
-      return add_view(versioned->tensor, (versioned->flags & dlpack::flag_read_only) != 0);
+      return {versioned->tensor, (versioned->flags & dlpack::flag_read_only) != 0};
     }
     if (PyCapsule_IsValid(capsule.ptr(), "dltensor") == 0) fail("gives no DLPack capsule");
     const auto* managed =
         static_cast<const dlpack::ManagedTensor*>(PyCapsule_GetPointer(capsule.ptr(), "dltensor"));
-    add_view(managed->tensor, false);
+    return {managed->tensor, false};
   }
 
-  // `stream`: None of memory of the host.
+  // `stream`: None as long as it is not known to be a device's.
   nb::object capsule_of(const nb::object& object, const nb::object& stream) {
     try {
       try {
