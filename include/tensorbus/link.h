@@ -55,10 +55,10 @@ struct LinkTensor {
   // A box may reach beyond the whole: what lies there is set to this when it is received. Not on a
   // device.
   std::optional<double> pad{};
-  // The CUDA device that `data` is an address of, as this process numbers devices, and the stream of
-  // it, as CUDA's own handle, whose work until the call comes before whatever the call does with the
-  // tensor. When a recv or pull returns the bytes are in place for every stream. Devices were tested
-  // on a stand-in driver only: see docs/device.md.
+  // The CUDA device that `data` is an address of, as this process numbers devices, and the stream
+  // of it, as CUDA's own handle, whose work until the call comes before whatever the call does with
+  // the tensor. When a recv or pull returns the bytes are in place for every stream. Devices were
+  // tested on a stand-in driver only: see docs/device.md.
   std::int32_t device = host_memory;
   std::uintptr_t stream = 0;
 };

@@ -96,8 +96,8 @@ class PythonEndpoint {
 
   nb::bytes expose(nb::handle tensors, bool frozen, nb::handle stream) {
     const nb::list kept(tensors);
-    const TensorList list = take_in_with_devices(
-        kept, stream, [](std::size_t i) { return name_of("tensor", i); });
+    const TensorList list =
+        take_in_with_devices(kept, stream, [](std::size_t i) { return name_of("tensor", i); });
     std::string descriptor;
     {
       const WithoutGil without_gil;
@@ -130,8 +130,8 @@ class PythonEndpoint {
       return read_anew(descriptor, torch ? Framework::torch : Framework::numpy, latest);
     }
     nb::list results(into);
-    const TensorList list = take_in_with_devices(
-        results, stream, [](std::size_t i) { return name_of("target", i); });
+    const TensorList list =
+        take_in_with_devices(results, stream, [](std::size_t i) { return name_of("target", i); });
     const WithoutGil without_gil;
     device::wait_until_passed(list.moments(), latest);
     return {endpoint_->read(descriptor, views_of(list), latest), std::move(results)};

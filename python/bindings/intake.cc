@@ -153,8 +153,8 @@ class Intake {
     nb::object capsule = capsule_of(keep, nb::none());
     const dlpack::Device where = in_capsule(capsule).tensor.device;
     if (takes_devices_ && where.type == dlpack::cuda) {
-      // Asked again, now that it is known to be a device's: the producer makes the stream that it is
-      // given wait for its work. The legacy one, which every producer knows.
+      // Asked again, now that it is known to be a device's: the producer makes the stream that it
+      // is given wait for its work. The legacy one, which every producer knows.
       if (!stream_) capsule = capsule_of(keep, nb::int_(1));
       note(where.id, stream_.value_or(device::Stream{1}));
     }
@@ -301,8 +301,12 @@ class Intake {
 TensorView TensorList::operator[](std::size_t index) const {
   const TakenTensor& taken = tensors_[index];
   const std::span<const std::int64_t> extents(extents_);
-  return {taken.data, taken.dtype, extents.subspan(taken.first, taken.dims),
-          extents.subspan(taken.first + taken.dims, taken.dims), taken.read_only, false,
+  return {taken.data,
+          taken.dtype,
+          extents.subspan(taken.first, taken.dims),
+          extents.subspan(taken.first + taken.dims, taken.dims),
+          taken.read_only,
+          false,
           taken.device};
 }
 

@@ -52,8 +52,8 @@ using NameOf = std::function<std::string(std::size_t)>;
 // Reads each item of a list or tuple once. `name` says what to call item i in the ValueError for
 // one that is no tensor, not in the memory of the CPU, or of a type that we do not have.
 TensorList take_in(nb::handle sequence, const NameOf& name);
-// The same of tensors that may be on CUDA devices. `stream`: on which the caller has worked on them,
-// an int, a stream of torch's or something with __cuda_stream__; None: the current one of the
+// The same of tensors that may be on CUDA devices. `stream`: on which the caller has worked on
+// them, an int, a stream of torch's or something with __cuda_stream__; None: the current one of the
 // calling thread, as each tensor's framework says.
 TensorList take_in_with_devices(nb::handle sequence, nb::handle stream, const NameOf& name);
 

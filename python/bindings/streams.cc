@@ -77,7 +77,8 @@ CudaArray cuda_array_of(const nb::object& object) {
   array.tensor.shape = array.shape.data();
   array.tensor.strides = array.strides.empty() ? nullptr : array.strides.data();
   const bool empty = std::ranges::count(array.shape, 0) > 0;
-  array.tensor.device = {dlpack::cuda, empty ? 0 : device::cuda::device_of(array.tensor.data).ordinal};
+  array.tensor.device = {dlpack::cuda,
+                         empty ? 0 : device::cuda::device_of(array.tensor.data).ordinal};
   return array;
 }
 

@@ -44,8 +44,8 @@ class Read:
     @property
     def path(self) -> str:
         """How the bytes come: ``mapped``, ``process_vm_readv``, ``packed`` or ``network``, from or
-        to a device ``staged`` or ``network staged``, or ``alias`` if they need not; empty until that
-        is known."""
+        to a device ``staged`` or ``network staged``, or ``alias`` if they need not; empty until
+        that is known."""
         return self._read.path
 
     def __await__(self) -> Generator[Any, None, list[Any]]:
@@ -110,9 +110,7 @@ class Endpoint:
         self._endpoint = _core.Endpoint(name, key, store is None, bind, *ports)
         _open.add(self)
 
-    def expose(
-        self, tensors: Sequence[Any], *, frozen: bool = False, stream: Any = None
-    ) -> bytes:
+    def expose(self, tensors: Sequence[Any], *, frozen: bool = False, stream: Any = None) -> bytes:
         """A descriptor of these tensors: torch, numpy or anything with ``__dlpack__``, of any
         strides, in CPU memory or on CUDA devices.
 

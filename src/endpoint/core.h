@@ -23,12 +23,8 @@ struct Counters {
     observe::Counter reads;
     observe::Counter bytes;
   };
-  Path paths[7] = {{"alias", {}, {}},
-                   {"mapped", {}, {}},
-                   {"process_vm_readv", {}, {}},
-                   {"packed", {}, {}},
-                   {"network", {}, {}},
-                   {"staged", {}, {}},
+  Path paths[7] = {{"alias", {}, {}},         {"mapped", {}, {}},  {"process_vm_readv", {}, {}},
+                   {"packed", {}, {}},        {"network", {}, {}}, {"staged", {}, {}},
                    {"network staged", {}, {}}};
   observe::Counter failed_reads;
   observe::Counter exposures;

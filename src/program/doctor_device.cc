@@ -34,9 +34,9 @@ void look_at_device(Findings& findings, const device::cuda::Functions& functions
 void look_at_devices(Findings& findings) {
   try {
     const device::cuda::Library& library = device::cuda::library();
-    findings.push_back({device_section, "driver",
-                        fmt::format("{}, CUDA {}", library.file,
-                                    device::cuda::version_text(library.version))});
+    findings.push_back(
+        {device_section, "driver",
+         fmt::format("{}, CUDA {}", library.file, device::cuda::version_text(library.version))});
     device::cuda::initialise(library.functions);
     const Deadline deadline = Deadline::after(time_for_checks);
     for (const device::Info& info : device::cuda::list(library.functions)) {

@@ -80,10 +80,8 @@ def main() -> None:
     url, namespace, rank = sys.argv[1], sys.argv[2], int(sys.argv[3])
     client = tensorbus.TensorBusClient.embedded(url, rank, namespace)
     engine, trainer = Engine(), Trainer(rank)
-    if rank == 2:
-        link = client.link("engine", "trainer", 1)
-    else:
-        link = client.link("trainer", "engine", 2)
+    sides = ("engine", "trainer", 1) if rank == 2 else ("trainer", "engine", 2)
+    link = client.link(*sides)
     print("ready")
     for line in sys.stdin:
         command, version = line.split()

@@ -67,11 +67,10 @@ def test_exposed_and_read_on_another_stream(matrix: torch.Tensor):
 def test_a_graph_that_is_being_captured_is_refused_and_not_spoilt():
     weight = torch.zeros(SHAPE, device="cuda")
     graph = torch.cuda.CUDAGraph()
-    with tensorbus.Endpoint() as endpoint:
-        with torch.cuda.graph(graph):
-            weight.add_(1)
-            with pytest.raises(ValueError, match="captures a graph"):
-                endpoint.expose([weight])
+    with tensorbus.Endpoint() as endpoint, torch.cuda.graph(graph):
+        weight.add_(1)
+        with pytest.raises(ValueError, match="captures a graph"):
+            endpoint.expose([weight])
     graph.replay()
     torch.cuda.synchronize()
     assert weight.cpu().eq(1).all()

@@ -84,15 +84,16 @@ std::byte* inside(const Segment& segment, std::uint64_t offset, const fabric::Ex
   return segment.memory.get() + offset;
 }
 
-// A context of CUDA costs a process hundreds of MB on each device: a daemon that serves others makes
-// none.
+// A context of CUDA costs a process hundreds of MB on each device: a daemon that serves others
+// makes none.
 void check_on_host(std::span<const TensorView> tensors) {
   const auto found = std::ranges::find_if(tensors, &TensorView::on_device);
   if (found == tensors.end()) return;
-  throw Error(Code::unsupported,
-              fmt::format("tensor {} is on cuda:{}; an agent in another process cannot reach it: run "
-                          "the agent in the worker with TensorBusClient.embedded(), or publish",
-                          found - tensors.begin(), found->device));
+  throw Error(
+      Code::unsupported,
+      fmt::format("tensor {} is on cuda:{}; an agent in another process cannot reach it: run "
+                  "the agent in the worker with TensorBusClient.embedded(), or publish",
+                  found - tensors.begin(), found->device));
 }
 
 fabric::Gate gate_in(const Segment& segment, std::uint64_t offset) {

@@ -102,8 +102,9 @@ Id device_of(const void* address) {
                                          reinterpret_cast<Pointer>(address)),
         "cuPointerGetAttributes");
   if (managed != 0) {
-    throw Error(Code::invalid_argument, "memory that CUDA manages cannot be moved: copy it to a "
-                                        "device's own, or to the host's");
+    throw Error(Code::invalid_argument,
+                "memory that CUDA manages cannot be moved: copy it to a "
+                "device's own, or to the host's");
   }
   if (type != memory_device) {
     throw Error(Code::invalid_argument, "the memory is none of a CUDA device's");

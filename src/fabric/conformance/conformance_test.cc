@@ -116,8 +116,8 @@ Kind device_kind(const std::string& name, const device::Standin::Variables& vari
     *current = device;
     return [=](std::string party, std::string secret) {
       const auto open = [device](device::Id) -> device::Device& { return device->device(); };
-      return Party(std::make_unique<DeviceFabric>(
-          make(std::move(party), std::move(secret), open), device));
+      return Party(
+          std::make_unique<DeviceFabric>(make(std::move(party), std::move(secret), open), device));
     };
   };
   const auto allocate = [=](std::size_t bytes) {

@@ -57,8 +57,8 @@ class Reading {
   std::int64_t bytes_before(std::size_t chunk) const noexcept;
 
   // Targets on a device are written when the device comes to it: a chunk is copied or scattered
-  // when it is ready(), the targets are whole when all is finished(), and nobody is at them when all
-  // has ended(). The first two throw the Error of a write that failed. Without such targets all
+  // when it is ready(), the targets are whole when all is finished(), and nobody is at them when
+  // all has ended(). The first two throw the Error of a write that failed. Without such targets all
   // three are true.
   bool ready(std::size_t chunk) {
     return !memory_.on_device() || all_of([&](TargetSide& each) { return each.ready(chunk); });

@@ -2,8 +2,8 @@
 // device's, passes through scratch, chunk by chunk.
 //
 // A lender's memory is copied by the call that asks for it. A device copies when it comes to it: a
-// copy is begun, and the chunk is ready when the copy has ended. Whoever can have tensors on devices
-// asks; for all others every chunk is ready.
+// copy is begun, and the chunk is ready when the copy has ended. Whoever can have tensors on
+// devices asks; for all others every chunk is ready.
 #pragma once
 
 #include <cstddef>
@@ -63,8 +63,8 @@ class Staging {
 
   // Of chunks that follow each other so many have scratch of their own.
   std::size_t slots() const noexcept { return slots_; }
-  // Whether no device is at the chunk's scratch: what was begun for the chunk, or for an earlier one
-  // with the same scratch, is over. Throws the Error of a copy that failed.
+  // Whether no device is at the chunk's scratch: what was begun for the chunk, or for an earlier
+  // one with the same scratch, is over. Throws the Error of a copy that failed.
   bool ready(std::size_t chunk) { return copies_.empty() || copies_[chunk % slots_].over(); }
   bool wait_until_ready(std::size_t chunk, Deadline deadline) {
     return copies_.empty() || copies_[chunk % slots_].wait(deadline);
@@ -80,9 +80,9 @@ class Staging {
 
  private:
   struct Staged {
-    std::byte* remote = nullptr;  // first byte, in the lender or on the device
+    std::byte* remote = nullptr;       // first byte, in the lender or on the device
     device::Copier* copier = nullptr;  // of the device
-    std::size_t scratch = 0;      // where it lies in scratch
+    std::size_t scratch = 0;           // where it lies in scratch
     // Blocks of so many bytes side by side, `rows` times and that `planes` times.
     std::size_t bytes = 0;
     std::int64_t rows = 1;
@@ -157,8 +157,8 @@ class Packer {
   Packer(plan::Program program, TensorMemory memory);
 
   const plan::Program& program() const noexcept { return program_; }
-  // Of tensors on a device a chunk is begun, and packed when it is ready; of chunks that follow each
-  // other so many can be begun. gather() is for others.
+  // Of tensors on a device a chunk is begun, and packed when it is ready; of chunks that follow
+  // each other so many can be begun. gather() is for others.
   bool on_device() const noexcept { return on_device_; }
   std::size_t slots() const noexcept { return staging_.slots(); }
   void begin(std::size_t chunk) { staging_.fetch(chunk); }
@@ -173,7 +173,6 @@ class Packer {
   void pack(std::size_t chunk, std::span<std::byte> wire, copy::Crew& crew);
 
  private:
-
   plan::Program program_;
   bool on_device_;
   Staging staging_;

@@ -63,7 +63,8 @@ TEST_F(StagingTest, APackerHasItsChunksWhenTheDeviceHasCopiedThem) {
   const auto* found = reinterpret_cast<const float*>(wire.data());
   for (std::int64_t row = 0; row < rows; ++row) {
     ASSERT_EQ(found[row * columns], static_cast<float>(row * 2 * columns));
-    ASSERT_EQ(found[row * columns + columns - 1], static_cast<float>(row * 2 * columns + columns - 1));
+    ASSERT_EQ(found[row * columns + columns - 1],
+              static_cast<float>(row * 2 * columns + columns - 1));
   }
 }
 

@@ -36,9 +36,8 @@ bool may_read_memory(const ShmPeer& peer) {
 }  // namespace
 
 ShmCore::ShmCore(ShmOptions options)
-    : options_(std::move(options)), copiers_(options_.open_device, [this](int fd) {
-        watch(fd, device_tag, EPOLLIN | EPOLLET);
-      }) {
+    : options_(std::move(options)),
+      copiers_(options_.open_device, [this](int fd) { watch(fd, device_tag, EPOLLIN | EPOLLET); }) {
   if (options_.pool == nullptr) {
     options_.pool = std::make_shared<Pool>(PoolOptions{std::size_t{1} << 20});
   }

@@ -146,7 +146,7 @@ class ShmCore final : public Fabric {
   os::Fd listener_;
   os::Shortage shortage_{"shm"};
   os::EventFd doorbell_;
-  device::Copiers copiers_;  // used by regions and operations
+  device::Copiers copiers_;                 // used by regions and operations
   std::map<std::uint64_t, PeerPtr> peers_;  // by serial
   std::vector<PeerPtr> polled_;             // the same, as the last poll found them
   bool peers_changed_ = false;
@@ -173,7 +173,8 @@ class ShmCore final : public Fabric {
   TimePoint next_pulse_{};
 };
 
-// What the descriptors of devices are watched under: below are the listener, the doorbell and peers.
+// What the descriptors of devices are watched under: below are the listener, the doorbell and
+// peers.
 inline constexpr std::uint64_t device_tag = UINT64_MAX;
 
 // A process that is stopped is noticed after this time.

@@ -61,13 +61,14 @@ std::unique_ptr<Region> ShmCore::expose(std::span<const TensorView> tensors, Gat
                 "a gate that peers cannot see: use this fabric's make_gate()");
   }
   const std::uint64_t number = ++last_region_;
-  auto exposed = std::make_shared<ShmExposed>(ShmExposed{number,
-                                                         {},
-                                                         memory_of(tensors, std::move(lender), &copiers_),
-                                                         options_.pool->allocate_word(number),
-                                                         std::move(gate),
-                                                         {},
-                                                         {}});
+  auto exposed =
+      std::make_shared<ShmExposed>(ShmExposed{number,
+                                              {},
+                                              memory_of(tensors, std::move(lender), &copiers_),
+                                              options_.pool->allocate_word(number),
+                                              std::move(gate),
+                                              {},
+                                              {}});
   for (const TensorView& tensor : tensors) {
     exposed->forms.push_back(form_of(tensor));
     extent_of(exposed->forms.back());
@@ -351,7 +352,8 @@ void ShmCore::look_at_descriptors() {
   const int count = ::epoll_wait(epoll_.get(), events, 64, 0);
   for (int i = 0; i < count; ++i) {
     const std::uint64_t tag = events[i].data.u64;
-    // The doorbell, and what devices have done: EPOLLET tells each ring once, nothing is left behind.
+    // The doorbell, and what devices have done: EPOLLET tells each ring once, nothing is left
+    // behind.
     if (tag == 1 || tag == device_tag) continue;
     if (tag == 0) {
       accept_some();

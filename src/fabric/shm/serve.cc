@@ -246,11 +246,12 @@ bool ShmCore::serve(WaitingAsk& waiting, bool may_begin) {
   return true;
 }
 
-// Whoever drops a region may free its memory then: a device that is at it is waited for, by the last
-// who has its packers.
+// Whoever drops a region may free its memory then: a device that is at it is waited for, by the
+// last who has its packers.
 void ShmCore::withdraw(std::uint64_t region) {
   for (const WaitingAsk& each : asks_) {
-    if (each.exposed->number == region && each.peer->up()) answer(*each.peer, each.ask, taken_back());
+    if (each.exposed->number == region && each.peer->up())
+      answer(*each.peer, each.ask, taken_back());
   }
   std::erase_if(asks_, [&](const WaitingAsk& each) { return each.exposed->number == region; });
   regions_.erase(region);

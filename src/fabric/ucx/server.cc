@@ -94,8 +94,13 @@ std::shared_ptr<ServedStream> Exposure::stream(std::uint64_t stream_number) {
 
 std::unique_ptr<Region> Server::expose(std::span<const TensorView> tensors, Gate gate,
                                        std::shared_ptr<const Lender> lender) {
-  auto exposure = std::make_shared<Exposure>(Exposure{
-      last_region_ + 1, {}, std::move(gate), memory_of(tensors, std::move(lender), &copiers_), {}, false});
+  auto exposure =
+      std::make_shared<Exposure>(Exposure{last_region_ + 1,
+                                          {},
+                                          std::move(gate),
+                                          memory_of(tensors, std::move(lender), &copiers_),
+                                          {},
+                                          false});
   for (const TensorView& tensor : tensors) {
     exposure->forms.push_back(form_of(tensor));
     static_cast<void>(extent_of(exposure->forms.back()));  // refuses what no tensor can have
