@@ -250,7 +250,7 @@ void Client::served(Connection& peer, const Frame& frame, std::string_view body)
     throw Error(Code::failed, "the end of a read that is not over");
   }
   leg->served = true;
-  complete_if_read(*operation);
+  go_on_or_fail(*operation);
 }
 
 void Client::complete_if_read(Operation& operation) {
@@ -263,17 +263,20 @@ void Client::look_at_devices() {
   const std::set<OpId> ids = on_device_;
   for (const OpId id : ids) {
     Operation& operation = operations_.at(id);
-    try {
-      go_on(operation);
-    } catch (const Error& error) {
-      fail(operation, {error.code(), operation.what + ": " + error.what()});
+    if (!operation.ended) {
+      go_on_or_fail(operation);
+    } else if (operation.targets->ended()) {
+      complete(operation, {operation.id, *operation.ended, 0, nullptr});
     }
   }
 }
 
-void Client::go_on(Operation& operation) {
-  if (!operation.ended) return reduce_what_is_complete(operation);
-  if (operation.targets->ended()) complete(operation, {operation.id, *operation.ended, 0, nullptr});
+void Client::go_on_or_fail(Operation& operation) {
+  try {
+    reduce_what_is_complete(operation);
+  } catch (const Error& error) {
+    fail(operation, {error.code(), operation.what + ": " + error.what()});
+  }
 }
 
 void Client::swapped(Connection& peer, const Frame& frame, std::string_view body) {

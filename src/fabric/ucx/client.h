@@ -123,7 +123,7 @@ class Client {
   std::pair<Operation*, Leg*> find(Connection& peer, std::uint64_t number);
   // Error if the lender of the targets, or their device, cannot be written to.
   void reduce_what_is_complete(Operation& operation);
-  void go_on(Operation& operation);
+  void go_on_or_fail(Operation& operation);
   void consumed(Operation& operation, Leg& leg, std::int64_t bytes);
   void complete_if_read(Operation& operation);
   void complete(Operation& operation, Completion completion);

@@ -306,7 +306,6 @@ void UcxFabric::collect_completions() {
 
 std::span<const Event> UcxFabric::poll() {
   admission_.apply();
-  if (client_.waits_for_device()) client_.look_at_devices();
   for (int i = 0; i < rounds_per_poll; ++i) {
     const bool progressed = worker_.progress();
     more_to_pack_ = server_.pump(pump_bytes);
@@ -316,6 +315,7 @@ std::span<const Event> UcxFabric::poll() {
   client_.expire(now);
   for (const auto& [stream, connection] : connections_) connection->tick(now);
   end_lost_connections(now);
+  if (client_.waits_for_device()) client_.look_at_devices();
   collect_completions();
   events_ = std::exchange(arrived_, {});
   return events_;

@@ -253,8 +253,11 @@ bool Server::step(std::uint64_t read, Serving& serving) {
   try {
     if (!serving.failure.ok()) throw Error(serving.failure);
     Packer& packer = serving.stream->packer;
-    packer.on_device() ? packer.pack(serving.next, message->room())
-                       : packer.gather(serving.next, message->room());
+    if (packer.on_device()) {
+      packer.pack(serving.next, message->room());
+    } else {
+      packer.gather(serving.next, message->room());
+    }
   } catch (const Error& error) {
     const bool open = exposure.gate.still_open(serving.ticket);
     serving.peer->send(Kind::served, read, 0,
