@@ -95,7 +95,7 @@ class Endpoint {
 
   // The tensors stay borrowed, and must not be written, until release(). Any strides; empty ones;
   // none at all. Of tensors on CUDA devices, here and as targets, streams have done with them: this
-  // asks none. Devices were tested on a stand-in driver only.
+  // asks none. Not yet run on a GPU: see docs/device.md.
   std::string expose(std::span<const TensorView> tensors);
   // Tensors in the pool that are not written any more, ever: readers of this host may alias them.
   // The memory of the tensors comes back to the pool after release() and when the last alias is

@@ -57,8 +57,8 @@ struct LinkTensor {
   std::optional<double> pad{};
   // The CUDA device that `data` is an address of, as this process numbers devices, and the stream
   // of it, as CUDA's own handle, whose work until the call comes before whatever the call does with
-  // the tensor. When a recv or pull returns the bytes are in place for every stream. Devices were
-  // tested on a stand-in driver only: see docs/device.md.
+  // the tensor. When a recv or pull returns the bytes are in place for every stream. Not yet run on
+  // a GPU: see docs/device.md.
   std::int32_t device = host_memory;
   std::uintptr_t stream = 0;
 };

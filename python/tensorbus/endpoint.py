@@ -122,8 +122,8 @@ class Endpoint:
         pool after ``release`` and when no reader has it any more.
 
         Of tensors on CUDA devices readers get what the current stream of the calling thread, or
-        ``stream``, has been given so far; the call waits for that. Devices were tested on a
-        stand-in driver, not yet on a GPU: docs/device.md.
+        ``stream``, has been given so far; the call waits for that. Nothing of this was run on
+        a GPU yet: docs/device.md.
         """
         return self._endpoint.expose(tensors, frozen, stream)
 

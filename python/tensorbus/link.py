@@ -40,8 +40,8 @@ class Link:
     the same. What does not fit is a ``ValueError`` at the receivers, line by line; the senders go
     on waiting for receivers that fit.
 
-    Tensors on CUDA devices are moved like others, by an agent in this process (tested on a stand-in
-    driver, not yet on a GPU: docs/device.md). A call takes what the current stream of the calling
+    Tensors on CUDA devices are moved like others, by an agent in this process (not yet run on
+    a GPU: docs/device.md). A call takes what the current stream of the calling
     thread has been given so far, or ``stream``: an int, a torch stream, anything with
     ``__cuda_stream__``. When a call that receives returns, the bytes are in place for every stream.
     """
