@@ -1,5 +1,6 @@
 """The stand-in driver, for processes that tests start: this one loads none."""
 
+import os
 import subprocess
 from collections.abc import Mapping
 from functools import cache
@@ -30,5 +31,5 @@ def standin(request: pytest.FixtureRequest) -> Mapping[str, str]:
 def standin_environment(mode: str) -> dict[str, str]:
     return MODES[mode] | {
         "LD_LIBRARY_PATH": str(standin_folder()),
-        "PYTHONPATH": str(HERE),
+        "PYTHONPATH": os.pathsep.join([str(HERE), os.environ.get("PYTHONPATH", "")]),
     }

@@ -122,7 +122,8 @@ Kind device_kind(const std::string& name, const device::Standin::Variables& vari
   };
   const auto allocate = [=](std::size_t bytes) {
     const std::shared_ptr<TestDevice> device = current->lock();
-    return std::shared_ptr<std::byte>(device, device->allocate(bytes + 1));
+    return std::shared_ptr<std::byte>(device->allocate(bytes + 1),
+                                      [device](std::byte* seen) { device->free(seen); });
   };
   return {name, network, allocate};
 }

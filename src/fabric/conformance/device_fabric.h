@@ -26,6 +26,12 @@ class TestDevice {
     memory_[seen] = {on_device, bytes};
     return seen;
   }
+  // What allocate() gave. No fabric uses it any more.
+  void free(std::byte* seen) {
+    const auto found = memory_.find(seen);
+    standin_.functions().cuMemFree(reinterpret_cast<device::cuda::Pointer>(found->second.first));
+    memory_.erase(found);
+  }
   // The same tensor for fabrics; one that this device does not have stays as it is.
   void move(TensorView& tensor) const {
     const auto after = memory_.upper_bound(tensor.data);
