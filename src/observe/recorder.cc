@@ -43,6 +43,11 @@ void Recorder::add_bytes(std::string_view path, std::int64_t bytes) noexcept {
   bytes_[at].add(count_of(bytes));
 }
 
+void Recorder::add_planning(Duration took) noexcept {
+  constexpr auto work = static_cast<std::size_t>(Work::registration);
+  phase_ns_[work][static_cast<std::size_t>(Phase::plan)].add(count_of(took.count()));
+}
+
 Labels Recorder::with(std::string_view name, std::string_view value) const {
   Labels labels = labels_;
   labels.emplace_back(name, value);
@@ -63,6 +68,10 @@ void Recorder::collect(Families& families) const {
   count("tensorbus_slots_withdrawn", "Slots of shelves that were taken from slow readers.",
         slots_withdrawn);
   count("tensorbus_store_losses", "How often the store could not be reached.", store_losses);
+  if (shelf_bytes.value() > 0) {
+    families.add(MetricKind::gauge, "tensorbus_pool_bytes", "Memory of the pool that peers map.",
+                 with("state", "shelf"), value_of(shelf_bytes));
+  }
   for (std::size_t at = 0; at < paths.size(); ++at) {
     if (bytes_[at].value() == 0) continue;
     families.add(MetricKind::counter, "tensorbus_read_bytes", "Bytes read, by their way.",

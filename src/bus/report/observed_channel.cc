@@ -106,7 +106,14 @@ std::span<const ChannelEvent> ObservedChannel::poll() {
 
 void ObservedChannel::forget(const std::string& batch) {
   std::erase_if(registered_, [&](const auto& entry) { return entry.first.first == batch; });
+  count_shelves();
   ++changes_;
+}
+
+void ObservedChannel::count_shelves() {
+  std::int64_t bytes = 0;
+  for (const auto& [of, registered] : registered_) bytes += registered.shelf_bytes;
+  recorder_.shelf_bytes.set(static_cast<std::uint64_t>(bytes));
 }
 
 // A worker that has a batch once only need not say as which side it acts.
@@ -132,6 +139,9 @@ BatchSide ObservedChannel::note(const RegisterBatch& batch, std::uint64_t sessio
   Registered& registered = registered_[of];
   registered.session = session;
   registered.bytes = bytes_of(batch);
+  registered.shelf_bytes =
+      registered.bytes * (batch.versioned ? batch.versioned->keep.value_or(0) : 0);
+  count_shelves();
   registered.world_size = known ? found->second.world_size : 0;
   return of;
 }
@@ -162,6 +172,7 @@ void ObservedChannel::end_session(std::uint64_t session) {
   std::erase_if(running_, [&](const auto& entry) { return entry.first.session == session; });
   std::erase_if(registered_, [&](const auto& entry) { return entry.second.session == session; });
   std::erase_if(pairs_, [&](const auto& entry) { return entry.second.session == session; });
+  count_shelves();
   recorder_.commands.set(running_.size());
   ++changes_;
 }

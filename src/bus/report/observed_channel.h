@@ -45,9 +45,10 @@ struct Filling {
 
 // A batch that a worker has registered.
 struct Registered {
-  std::uint64_t session = 0;    // of the worker
-  std::int64_t bytes = 0;       // of its tensors here
-  std::int64_t world_size = 0;  // ranks of its side; 0: not known
+  std::uint64_t session = 0;     // of the worker
+  std::int64_t bytes = 0;        // of its tensors here
+  std::int64_t shelf_bytes = 0;  // of all versions that it keeps of them
+  std::int64_t world_size = 0;   // ranks of its side; 0: not known
   std::optional<Filling> filling{};
   std::optional<LastMove> last{};
   std::int64_t said_at = 0;  // steady nanoseconds of the last line about it
@@ -81,6 +82,7 @@ class ObservedChannel final : public Channel {
 
   void begin(const Submission& submission);
   void end_session(std::uint64_t session);
+  void count_shelves();
   // Nothing more comes of it.
   void forget(const std::string& batch);
   BatchSide place_of(const std::string& batch, const std::optional<std::string>& role) const;
