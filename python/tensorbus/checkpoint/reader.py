@@ -55,11 +55,7 @@ class TensorBusReader(StorageReader):
 
     @classmethod
     def validate_checkpoint_id(cls, checkpoint_id: str | os.PathLike[str]) -> bool:
-        try:
-            Address.parse(checkpoint_id)
-        except ValueError:
-            return False
-        return True
+        return Address.fits(checkpoint_id)
 
     # Without **kwargs: torch would ask again, for what one rank has saved alone.
     def read_metadata(self) -> Metadata:

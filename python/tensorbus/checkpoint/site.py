@@ -37,6 +37,14 @@ class Address:
             )
         return cls(f"{scheme}://{parts[0]}/{parts[1]}", parts[2])
 
+    @classmethod
+    def fits(cls, checkpoint_id: Any) -> bool:
+        try:
+            cls.parse(checkpoint_id)
+        except ValueError:
+            return False
+        return True
+
     def __str__(self) -> str:
         return f"{self.store}/{self.name}"
 

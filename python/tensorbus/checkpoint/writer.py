@@ -46,11 +46,7 @@ class TensorBusWriter(StorageWriter):
 
     @classmethod
     def validate_checkpoint_id(cls, checkpoint_id: str | os.PathLike[str]) -> bool:
-        try:
-            Address.parse(checkpoint_id)
-        except ValueError:
-            return False
-        return True
+        return Address.fits(checkpoint_id)
 
     def set_up_storage_writer(self, is_coordinator: bool, *args: Any, **kwargs: Any) -> None:  # noqa: ARG002
         self._rank = int(kwargs.get("rank") or 0)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 import uuid
 from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, Iterator
-from typing import Any, NoReturn, Self
+from typing import Any, NoReturn
 
 from tensorbus.endpoint import Endpoint, Read
 from tensorbus.errors import PeerLostError, WithdrawnError
@@ -22,11 +22,12 @@ from tensorbus.streams.board import (
     waiting,
 )
 from tensorbus.streams.bucket import from_text, is_record
+from tensorbus.streams.end import End
 
 Finish = Callable[[Read], Awaitable[list[Any]]]
 
 
-class Receiver:
+class Receiver(End):
     """The receiver that senders call ``member``.
 
     ``timeout`` is how long the senders may take for each step. ``bind`` is that of
@@ -90,18 +91,6 @@ class Receiver:
                 del bucket
         finally:
             receiving.leave()
-
-    def close(self) -> None:
-        """Senders that wait for it see this receiver gone."""
-        self.board.close()
-        self.endpoint.close()
-        self.store.close()
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self.close()
 
     def say(self, key: str, value: dict[str, Any]) -> None:
         """To senders, for as long as this process lives."""

@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 import uuid
 from collections.abc import AsyncIterable, AsyncIterator, Iterable, Sequence
-from typing import Any, NamedTuple, Self
+from typing import Any, NamedTuple
 
 from tensorbus.endpoint import Endpoint
 from tensorbus.errors import PeerLostError
@@ -22,6 +22,7 @@ from tensorbus.streams.board import (
     waiting,
 )
 from tensorbus.streams.bucket import Bucket, Form, form_of, to_text
+from tensorbus.streams.end import End
 
 
 class Sent(NamedTuple):
@@ -33,7 +34,7 @@ class Sent(NamedTuple):
     bytes: int  # of all senders
 
 
-class Sender:
+class Sender(End):
     """Sender ``index`` of ``senders``, which all iterate over the same tensors in the same order.
 
     ``bucket_bytes`` and ``dtype``, to which floating point is converted, are the same at all of
@@ -122,18 +123,6 @@ class Sender:
         """The receivers that are there now and whose names begin so."""
         keys = self.store.list_keys(f"{self.name}/r/here/{prefix}")
         return sorted(key.rpartition("/")[2] for key in keys)
-
-    def close(self) -> None:
-        """What was not taken is taken back; receivers that wait for it see this sender gone."""
-        self.board.close()
-        self.endpoint.close()
-        self.store.close()
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self.close()
 
     def say(self, key: str, value: dict[str, Any]) -> None:
         """To receivers, for as long as this process lives."""
