@@ -33,10 +33,12 @@ def odd_numbers(count: int, dtype: torch.dtype = torch.float32) -> torch.Tensor:
     return numbers.to(dtype)
 
 
-def exchange(trainers: list[Link], sent: list[dict], readers: list[tuple[Link, dict]]) -> None:
+def exchange(
+    trainers: list[Link], sent: list[dict], readers: list[tuple[Link, dict]], min_readers: int = 0
+) -> None:
     """A round in which everybody gets what torch makes of the first rank's tensors."""
     together(
-        *(lambda link=link, state=state: link.send_state_dict("x", state)
+        *(lambda link=link, state=state: link.send_state_dict("x", state, min_readers=min_readers)
           for link, state in zip(trainers, sent, strict=True)),
         *(lambda link=link, got=got: link.recv_state_dict("x", got) for link, got in readers),
     )  # fmt: skip
@@ -138,7 +140,9 @@ def test_readers_that_do_not_agree_get_what_they_want_tensor_by_tensor(threads: 
         (link, {name: torch.zeros(4 * MIB, dtype=dtype) for name, dtype in types.items()})
         for link, types in ((one, first), (other, second))
     ]
-    for _ in range(3):
+    # The first send waits for the side that the link names, and would not for the other one.
+    exchange([trainer], [sent], readers, min_readers=2)
+    for _ in range(2):
         exchange([trainer], [sent], readers)
     assert staged(4 * (2 + 3 * 4))
 
