@@ -1,5 +1,7 @@
 #include "push_pull/job/loop.h"
 
+#include <sched.h>
+
 #include <algorithm>
 #include <array>
 
@@ -97,6 +99,8 @@ Loop::Turn::Turn(Loop& loop, Lock& lock, Deadline deadline)
 Loop::Turn::~Turn() {
   if (!polls_) return;
   if (!slept_ && !sleeps_next_) loop_.spin_.came();
+  // The core came back late, if with what was waited for.
+  if (!slept_ && sleeps_next_ && loop_.spin_.yields()) loop_.spin_.in_vain();
   loop_.poller_ = Poller::nobody;
   loop_.poller_sleeps_ = false;
   if (loop_.followers_ > 0 || loop_.closed_) loop_.changed_.notify_all();
@@ -114,9 +118,11 @@ bool Loop::Turn::take() {
     polls_ = true;
   }
   if (std::exchange(sleeps_next_, false)) sleep();
+  if (std::exchange(yields_next_, false)) ::sched_yield();
   loop_.poll();
   loop_.let_others_in(lock_);
-  if (++polled_ % polls_per_look != 0 && loop_.spin_.spins()) return true;
+  const bool looks = loop_.spin_.yields() || !loop_.spin_.spins();
+  if (++polled_ % polls_per_look != 0 && !looks) return true;
   const TimePoint before = std::exchange(now_, now());
   if (now_ >= deadline_.at()) return false;
   // The spinning begins with the first look at the clock, a microsecond after it has begun.
@@ -128,6 +134,7 @@ bool Loop::Turn::take() {
         now_.time_since_epoch() / signals_every != before.time_since_epoch() / signals_every) {
       throw_if_interrupted(lock_);
     }
+    yields_next_ = loop_.spin_.yields();
     return true;
   }
   // Not now: this poll may have brought what the caller waits for.
@@ -165,9 +172,10 @@ void Loop::keep() try {
   std::uint64_t seen = 0;
   while (!closed_) {
     if (poller_ == Poller::caller || turns_ != seen) {
+      // A caller that sleeps for long says when it leaves; one that spins, or comes again at once,
+      // must not have to.
+      keeper_rests_ = poller_sleeps_ && turns_ == seen;
       seen = turns_;
-      // A caller that sleeps says when it leaves; a caller that spins must not have to.
-      keeper_rests_ = poller_ == Poller::caller && poller_sleeps_;
       const Deadline until = keeper_rests_ ? Deadline::never() : Deadline::after(between_looks);
       std::array<pollfd, 2> fds{pollfd{wake_.get(), POLLIN, 0},
                                 pollfd{keeper_wake_.get(), POLLIN, 0}};

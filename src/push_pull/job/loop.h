@@ -105,6 +105,7 @@ class Loop final : public fabric::Receiver {
     bool polls_ = false;
     bool slept_ = false;
     bool sleeps_next_ = false;
+    bool yields_next_ = false;
     unsigned polled_ = 0;
     TimePoint now_{};
     TimePoint spin_until_{};

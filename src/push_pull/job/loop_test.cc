@@ -1,6 +1,13 @@
 #include "push_pull/job/loop.h"
 
 #include <gtest/gtest.h>
+#include <unistd.h>
+
+#include <filesystem>
+#include <fstream>
+#include <string>
+
+#include "base/clock.h"
 
 namespace tensorbus::push_pull {
 namespace {
@@ -85,6 +92,81 @@ TEST(LoopTest, WithoutABudgetTheDeadlineEndsTheWait) {
   Loop::Lock lock = loop.lock();
   EXPECT_FALSE(loop.wait(lock, Deadline::after(std::chrono::milliseconds(5)),
                          [&] { return events.happened(); }));
+}
+
+// How often the other threads of this process have gone to sleep.
+long sleeps_of_others() {
+  long sleeps = 0;
+  for (const auto& task : std::filesystem::directory_iterator("/proc/self/task")) {
+    if (task.path().filename() == std::to_string(gettid())) continue;
+    std::ifstream status(task.path() / "status");
+    for (std::string word; status >> word;) {
+      long count = 0;
+      if (word == "voluntary_ctxt_switches:" && status >> count) sleeps += count;
+    }
+  }
+  return sleeps;
+}
+
+// proves: P12
+TEST(LoopTest, CallsThatSleepAndComeAgainLeaveOurOwnThreadAlone) {
+  OnePoll events(1'000'000'000);
+  Silence station;
+  Loop loop(events, station, SpinBudget(Duration::zero(), Duration::zero()));
+  Loop::Lock lock = loop.lock();
+  const TimePoint start = now();
+  const long before = sleeps_of_others();
+  for (int call = 0; call < 400; ++call) {
+    loop.wait(lock, Deadline::after(std::chrono::microseconds(500)), [] { return false; });
+  }
+  const auto looks = (now() - start) / std::chrono::milliseconds(5);
+  EXPECT_LT(sleeps_of_others() - before, looks + 20);
+}
+
+// A core that is yielded comes back late: so late that a sleeper would have had it sooner.
+class Hogged final : public fabric::Progress {
+ public:
+  std::span<const fabric::Event> poll() override {
+    if (std::this_thread::get_id() == caller_ && polls_++ % 2 == 1)
+      std::this_thread::sleep_for(late);
+    return {};
+  }
+  bool arm() override {
+    if (std::this_thread::get_id() == caller_) ++sleeps_;
+    return true;
+  }
+  int fd() const noexcept override { return ready_.get(); }
+  TimePoint wake_at() const noexcept override { return TimePoint::max(); }
+  int sleeps() const { return sleeps_; }
+
+ private:
+  static constexpr auto late = std::chrono::milliseconds(2);
+  const std::thread::id caller_ = std::this_thread::get_id();
+  int polls_ = 0;
+  int sleeps_ = 0;
+  os::EventFd ready_ = signalled();
+
+  static os::EventFd signalled() {
+    os::EventFd fd;
+    fd.signal();
+    return fd;
+  }
+};
+
+// proves: P12
+TEST(LoopTest, WhoYieldsToAHogSleepsFromThenOn) {
+  OnePoll events(1'000'000'000);
+  Hogged station;
+  Loop loop(events, station,
+            SpinBudget(std::chrono::milliseconds(1), Duration::zero(), Between::yield));
+  Loop::Lock lock = loop.lock();
+  constexpr int late = SpinBudget::when_yielding.most / SpinBudget::when_yielding.cost;
+  constexpr int calls = late + 10;
+  for (int call = 0; call < calls; ++call) {
+    int polls = 0;  // the second one, the late one, brings what is waited for
+    loop.wait(lock, Deadline::after(std::chrono::seconds(20)), [&] { return polls++ == 2; });
+  }
+  EXPECT_EQ(station.sleeps(), calls - late);
 }
 
 }  // namespace

@@ -13,10 +13,12 @@
 namespace tensorbus::push_pull {
 namespace {
 
-// With a core for everybody a spin costs less than waking up; without, it takes the core from the
-// node that is waited for.
+// With a core for everybody a spin costs less than waking up. Without, it must not take the core
+// from the node that is waited for, and nodes hand the cores to each other: for longer than all of
+// them need, shorter than a stranger keeps a core.
 constexpr Duration spin_with_cores = std::chrono::microseconds(100);
 constexpr Duration spin_in_vain = std::chrono::microseconds(2);
+constexpr Duration spin_in_turns = std::chrono::milliseconds(1);
 
 SpinBudget spin_for(bool has_cores, const std::optional<Duration>& given) {
   if (given) return {*given, *given};
@@ -29,7 +31,7 @@ SpinBudget spin_for(bool has_cores, const std::optional<Duration>& given) {
                   "TENSORBUS_SPIN_US is \"" + *text + "\"; it must be a number of microseconds");
     }
   }
-  if (!has_cores) return {Duration::zero(), Duration::zero()};
+  if (!has_cores) return {spin_in_turns, Duration::zero(), Between::yield};
   return {spin_with_cores, spin_in_vain};
 }
 

@@ -9,12 +9,23 @@ namespace {
 
 constexpr Duration longest = std::chrono::microseconds(100);
 constexpr Duration shortest = std::chrono::microseconds(2);
+constexpr int failures_in_a_row = 3;
 
 void fail(SpinBudget& budget, int times) {
   for (int i = 0; i < times; ++i) {
     budget.next();
     budget.in_vain();
   }
+}
+
+// The last of them begins the try.
+int waits_until_a_try(SpinBudget& budget) {
+  int waits = 1;
+  while (budget.next() != longest) {
+    budget.in_vain();
+    ++waits;
+  }
+  return waits;
 }
 
 // proves: P12
@@ -29,15 +40,41 @@ TEST(SpinBudgetTest, SpinsForLongWhileThatPays) {
 // proves: P12
 TEST(SpinBudgetTest, SpinsBrieflyWhenItDoesNotAndTriesAgain) {
   SpinBudget budget(longest, shortest);
-  fail(budget, SpinBudget::failures_in_a_row);
-  int tries = 0;
-  for (int i = 0; i < 10 * SpinBudget::waits_between_tries; ++i) {
-    tries += budget.next() == longest ? 1 : 0;
-    budget.in_vain();
-  }
-  EXPECT_EQ(tries, 10);
+  fail(budget, failures_in_a_row);
+  EXPECT_EQ(waits_until_a_try(budget), SpinBudget::fewest_waits_between_tries);
   budget.came();
   EXPECT_EQ(budget.next(), longest);
+}
+
+// proves: P12
+TEST(SpinBudgetTest, TriesEverMoreSeldomWhileThatIsInVain) {
+  SpinBudget budget(longest, shortest);
+  fail(budget, failures_in_a_row);
+  for (int waits = SpinBudget::fewest_waits_between_tries;
+       waits <= SpinBudget::most_waits_between_tries; waits *= 2) {
+    EXPECT_EQ(waits_until_a_try(budget), waits);
+    budget.in_vain();
+  }
+  EXPECT_EQ(waits_until_a_try(budget), SpinBudget::most_waits_between_tries);
+  for (int i = 0; i < failures_in_a_row; ++i) budget.came();
+  fail(budget, failures_in_a_row);
+  EXPECT_EQ(waits_until_a_try(budget), SpinBudget::fewest_waits_between_tries);
+}
+
+// proves: P12
+TEST(SpinBudgetTest, YieldingEndsWhenTheCoreIsAwayForLongNowAndThen) {
+  SpinBudget budget(longest, Duration::zero(), Between::yield);
+  for (int i = 0; i < 1000; ++i) {
+    EXPECT_EQ(budget.next(), longest);
+    i % 50 == 0 ? budget.in_vain() : budget.came();
+  }
+  // Every second one: what the others have saved is lost.
+  int tries = 0;
+  for (int i = 0; i < 20'000; ++i) {
+    if (budget.next() != longest) continue;
+    ++tries % 2 == 0 ? budget.in_vain() : budget.came();
+  }
+  EXPECT_LT(tries, 40);
 }
 
 // proves: P12
