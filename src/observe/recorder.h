@@ -27,16 +27,26 @@ class Recorder {
   Recorder& operator=(const Recorder&) = delete;
 
   // It is over: counted and kept.
-  void finish(const Span& span) noexcept;
+  void finish(const Span& span) noexcept {
+    count(span);
+    keep(span);
+  }
+  // For those who are waited for: the first before, the second after they have said that it is
+  // over.
+  void count(const Span& span) noexcept;
+  void keep(const Span& span) noexcept { spans_.push(span); }
   // "mapped", "packed", "network", ...; a path that is not known counts as "other".
   void add_bytes(std::string_view path, std::int64_t bytes) noexcept;
   void lose_peer(Code why) noexcept { peers_lost_[static_cast<std::size_t>(why)].add(); }
+  // After a registration, or when others have changed theirs: no span of its own.
+  void add_planning(Duration took) noexcept;
 
   Counter commands;         // under way now
   Counter pull_retries;     // a version was recycled while it was read
   Counter slots_withdrawn;  // from readers that held them for too long
   Counter store_losses;     // the store could not be reached for a while
   Counter newest_version;   // that was published or read
+  Counter shelf_bytes;      // of the pool, for versions that are published
 
   const Labels& labels() const noexcept { return labels_; }
   const SpanRing& spans() const noexcept { return spans_; }

@@ -56,6 +56,10 @@ def test_a_job_shows_what_it_has_moved(start_job: Callable[..., Job]):
     trainer = next(text for text in texts if 'rank="0"' in text)
     assert 'operation="publish",outcome="ok"' in trainer
     assert 'phase="stage"' in trainer
+    assert 'operation="registration",phase="plan"' in engine
+    trainer_labels = labels.replace("2", "0")
+    shelf = value(trainer, f'tensorbus_pool_bytes{{{trainer_labels},state="shelf"')
+    assert shelf >= 2 * 4 * job.elements, "two versions"
 
 
 @needs_prometheus
