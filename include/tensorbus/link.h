@@ -21,6 +21,7 @@
 #include "tensorbus/dtype.h"
 #include "tensorbus/layout.h"
 #include "tensorbus/status.h"
+#include "tensorbus/tensor.h"
 
 #pragma GCC visibility push(default)
 
@@ -51,8 +52,15 @@ struct LinkTensor {
   std::optional<Shape> whole{};
   std::optional<Shape> start{};
   std::optional<LinkLayout> layout{};
-  // A box may reach beyond the whole: what lies there is set to this when it is received.
+  // A box may reach beyond the whole: what lies there is set to this when it is received. Not on a
+  // device.
   std::optional<double> pad{};
+  // The CUDA device that `data` is an address of, as this process numbers devices, and the stream
+  // of it, as CUDA's own handle, whose work until the call comes before whatever the call does with
+  // the tensor. When a recv or pull returns the bytes are in place for every stream. Not yet run on
+  // a GPU: see docs/device.md.
+  std::int32_t device = host_memory;
+  std::uintptr_t stream = 0;
 };
 
 struct LinkSend {

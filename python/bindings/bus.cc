@@ -20,7 +20,7 @@ namespace {
 
 using PairedName = std::pair<std::string, std::string>;  // pair, name
 TensorList take_in_batch(const nb::list& tensors, const std::vector<PairedName>& items) {
-  return take_in(tensors, [&](std::size_t index) {
+  return take_in_with_devices(tensors, nb::none(), [&](std::size_t index) {
     const std::string pair = index < items.size() ? items[index].first : "";
     const std::string name = index < items.size() ? items[index].second : "";
     return (name.empty() ? "tensor " + std::to_string(index) : "tensor \"" + name + "\"") +
@@ -53,8 +53,9 @@ BusTransfer transfer(BusClient& client, const std::string& batch, bool send,
                      bool blocking, Timeout timeout) {
   const std::vector<TensorView> views = views_of(tensors);
   const WithoutGil without_gil;
-  return BusTransfer(
-      client->transfer(batch, direction(send), role, views, blocking, deadline(timeout)));
+  const Deadline latest = deadline(timeout);
+  device::wait_until_passed(tensors.moments(), latest);
+  return BusTransfer(client->transfer(batch, direction(send), role, views, blocking, latest));
 }
 
 void init_pair(BusClient& client, std::string pair, std::string local, std::string remote,

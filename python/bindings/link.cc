@@ -63,7 +63,7 @@ bus::LinkTensors tensors_of(const Form& form, const TensorList& tensors, nb::obj
   if (tensors.size() != form.form->names.size()) {
     throw Error(Code::invalid_argument, "a form of another number of tensors");
   }
-  return {form.form, views_of(tensors), keep(std::move(held))};
+  return {form.form, views_of(tensors), keep(std::move(held)), tensors.moments()};
 }
 
 class BusLink {

@@ -288,18 +288,22 @@ class TensorBusClient:
         timeout: float | None = 30.0,
         *,
         role: str | None = None,
+        stream: Any = None,
     ) -> Transfer:
         """Starts one round of a batch, or takes part in one, and returns its ``Transfer``.
 
         A blocking call waits until the round is over and raises its error; past ``timeout`` it
         cancels the round. Without ``blocking``, ``timeout`` bounds only how long the agent may take
         to accept it.
+
+        Of tensors on CUDA devices it waits first, up to ``timeout``, for what the current stream of
+        the calling thread, or ``stream``, has been given.
         """
         self._check_open()
         if transfer_type not in ("send", "recv"):
             raise ValueError(f'transfer_type is "send" or "recv", not {transfer_type!r}')
         _, held = self._held.get(self._core.registration_of(batch_id, role), ("", []))
-        now = _core.Tensors(local_parts(held))
+        now = _core.Tensors(local_parts(held), None, stream)
         return Transfer(
             self._core.transfer(batch_id, transfer_type == "send", role, now, blocking, timeout)
         )

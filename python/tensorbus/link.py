@@ -41,6 +41,11 @@ class Link:
     the other side and plans; later ones reuse the plan while names, shapes, types and layouts stay
     the same. What does not fit is a ``ValueError`` at the receivers, line by line; the senders go
     on waiting for receivers that fit.
+
+    Tensors on CUDA devices are moved like others, by an agent in this process (not yet run on
+    a GPU: docs/device.md). A call takes what the current stream of the calling
+    thread has been given so far, or ``stream``: an int, a torch stream, anything with
+    ``__cuda_stream__``. When a call that receives returns, the bytes are in place for every stream.
     """
 
     def __init__(
@@ -78,6 +83,7 @@ class Link:
         allow_lost: bool = False,
         min_readers: int = 0,
         skip_others: bool = False,
+        stream: Any = None,
     ) -> int:
         """Offers a version and waits until every reader of every rank has read it; returns the
         version.
@@ -93,7 +99,7 @@ class Link:
         """
         left = _Countdown(timeout)
         with self._turn(name, left, send=True) as call:
-            state = _State(state_dict, skip_others)
+            state = _State(state_dict, skip_others, stream)
             return self._send(call, name, state, version, left, allow_lost, min_readers)
 
     def send_state_dict_async(
@@ -106,6 +112,7 @@ class Link:
         allow_lost: bool = False,
         min_readers: int = 0,
         skip_others: bool = False,
+        stream: Any = None,
     ) -> SendHandle:
         """``send_state_dict`` while the caller goes on, once ``handle.staged.wait()`` has returned:
         from then on the tensors may change. Sends of a name go out in the order of their calls.
@@ -115,7 +122,7 @@ class Link:
         """
         left = _Countdown(timeout)
         call = self._open_core().begin(name, True, False)
-        state = _State(state_dict, skip_others)
+        state = _State(state_dict, skip_others, stream)
         return SendHandle(
             call,
             lambda: self._send(call, name, state, version, left, allow_lost, min_readers),
@@ -159,6 +166,7 @@ class Link:
         timeout: float | None = 30.0,
         subset: bool = False,
         skip_others: bool = False,
+        stream: Any = None,
     ) -> int:
         """Fills the tensors in place with the next version that is sent, or is being offered
         now; returns the version.
@@ -171,7 +179,7 @@ class Link:
         """
         left = _Countdown(timeout)
         with self._turn(name, left, send=False) as call:
-            entries = self._checked(call, _State(state_dict, skip_others), left)
+            entries = self._checked(call, _State(state_dict, skip_others, stream), left)
             form = self._form((name, False, False), entries)
             got = self._open_core().recv(
                 call, form, entries.views, entries.tensors, version, left(), subset
@@ -192,6 +200,7 @@ class Link:
         patience: float = 5.0,
         timeout: float | None = 30.0,
         skip_others: bool = False,
+        stream: Any = None,
     ) -> int:
         """Puts a copy of the tensors on the shelf as the next version, which is returned: they may
         change at once, whoever reads, and no reader need exist.
@@ -210,7 +219,7 @@ class Link:
         shelf_type = None if dtype is None else pool.dtype_name(dtype)
         left = _Countdown(timeout)
         with self._turn(name, left, send=True, shelf=True) as call:
-            entries = self._checked(call, _State(state_dict, skip_others), left)
+            entries = self._checked(call, _State(state_dict, skip_others, stream), left)
             form = self._form((name, True, True), entries)
             return self._open_core().publish(
                 call, form, entries.views, version, keep, shelf_type, patience,
@@ -230,6 +239,7 @@ class Link:
         timeout: float | None = 30.0,
         subset: bool = False,
         skip_others: bool = False,
+        stream: Any = None,
     ) -> int:
         """Fills the tensors in place with a version that the other side has published, all of it
         or none; returns the version.
@@ -249,7 +259,7 @@ class Link:
         if progress:
             handle = self.pull_async(
                 name, state_dict, version=version, newer_than=newer_than, together=together,
-                timeout=timeout, subset=subset, skip_others=skip_others,
+                timeout=timeout, subset=subset, skip_others=skip_others, stream=stream,
             )  # fmt: skip
             if callable(progress):
                 return _watched(handle, progress)
@@ -259,7 +269,7 @@ class Link:
                 return got
         left = _Countdown(timeout)
         with self._turn(name, left, send=False, shelf=True) as call:
-            state = _State(state_dict, skip_others)
+            state = _State(state_dict, skip_others, stream)
             return self._pull(call, name, state, version, newer_than, together, left, subset)
 
     def pull_async(
@@ -273,13 +283,14 @@ class Link:
         timeout: float | None = 30.0,
         subset: bool = False,
         skip_others: bool = False,
+        stream: Any = None,
     ) -> PullHandle:
         """``pull`` while the caller goes on: a handle with ``result()``, ``done()``, ``cancel()``
         and ``progress``, that can be awaited. The tensors are the caller's again when it is done.
         """
         left = _Countdown(timeout)
         call = self._open_core().begin(name, False, True)
-        state = _State(state_dict, skip_others)
+        state = _State(state_dict, skip_others, stream)
         return PullHandle(
             call,
             lambda: self._pull(call, name, state, version, newer_than, together, left, subset),
@@ -315,6 +326,7 @@ class Link:
         timeout: float | None = None,
         subset: bool = False,
         skip_others: bool = False,
+        stream: Any = None,
     ) -> AsyncIterator[int]:
         """Fills the tensors with the newest version (above ``newer_than``), then with each newer
         one that is there when the body of the loop is done: ``async for version in
@@ -325,7 +337,7 @@ class Link:
             try:
                 newer_than = await self.pull_async(
                     name, state_dict, newer_than=newer_than, together=together, timeout=timeout,
-                    subset=subset, skip_others=skip_others,
+                    subset=subset, skip_others=skip_others, stream=stream,
                 )  # fmt: skip
             except EndOfStreamError:
                 return
@@ -434,11 +446,11 @@ class Link:
 class _State:
     """The tensors of a state dict, or what is wrong with it."""
 
-    def __init__(self, state_dict: Mapping[Any, Any], skip_others: bool) -> None:
+    def __init__(self, state_dict: Mapping[Any, Any], skip_others: bool, stream: Any) -> None:
         self.entries: Entries | None = None
         self.problem: Exception | None = None
         try:
-            self.entries = entries_of(state_dict, skip_others)
+            self.entries = entries_of(state_dict, skip_others, stream)
         except (TypeError, ValueError) as error:
             self.problem = error
 

@@ -164,7 +164,7 @@ void Core::begin_reading(fabric::OpId id, Running& read) {
   }
   read.stage = Running::Stage::reading;
   read.began_at = now();
-  read.state->set_path(read.region->path());
+  read.state->set_path(path_to(read.targets, *read.region));
   fabric::Read request;
   request.stream = read.stream;
   request.stream_number = read.stream_number;

@@ -28,11 +28,9 @@ struct Counters {
     observe::Counter reads;
     observe::Counter bytes;
   };
-  Path paths[5] = {{"alias", {}, {}},
-                   {"mapped", {}, {}},
-                   {"process_vm_readv", {}, {}},
-                   {"packed", {}, {}},
-                   {"network", {}, {}}};
+  Path paths[7] = {{"alias", {}, {}},         {"mapped", {}, {}},  {"process_vm_readv", {}, {}},
+                   {"packed", {}, {}},        {"network", {}, {}}, {"staged", {}, {}},
+                   {"network staged", {}, {}}};
   observe::Counter failed_reads;
   observe::Counter exposures;
   observe::Counter connections;

@@ -60,8 +60,19 @@ void check_count(const RegisterBatch& command, std::size_t tensors) {
                                                   command.batch, command.items.size(), tensors));
 }
 
+void check_on_host(const RegisterBatch& command, std::span<const TensorView> tensors) {
+  const auto found = std::ranges::find_if(tensors, &TensorView::on_device);
+  if (found == tensors.end()) return;
+  const auto index = static_cast<std::size_t>(found - tensors.begin());
+  throw Error(Code::unsupported,
+              fmt::format("{} of batch \"{}\" is on cuda:{}; only tensors in the host's memory can "
+                          "be verified",
+                          name_of(command.items[index], index), command.batch, found->device));
+}
+
 bool has_moved(const TensorView& then, const TensorView& now) {
   return then.dtype != now.dtype || !std::ranges::equal(then.shape, now.shape) ||
+         then.device != now.device ||
          (!then.empty() &&
           (then.data != now.data || !std::ranges::equal(then.strides, now.strides)));
 }
@@ -220,6 +231,7 @@ std::uint64_t Client::register_tensors(const std::string& batch,
     pairs.insert(tensor.pair);
   }
   check_names(command);
+  if (options.verify != Verify::off) check_on_host(command, views);
   for (const std::string& pair : pairs) wait_for_pair(pair, std::nullopt, deadline);
   const auto& versioned = command.versioned;
   if (versioned && versioned->keep && versioned->direction == Direction::send) {
@@ -285,7 +297,8 @@ std::int64_t Client::publish(const std::string& batch, const std::optional<std::
       Publish{batch, command.role, options.version, patience, options.withdraw}, nullptr, deadline);
   Shelve shelve{batch, command.role, granted.version, true};
   try {
-    registration->shelf->fill(static_cast<std::size_t>(granted.slot), tensors, *crew_);
+    registration->shelf->fill(static_cast<std::size_t>(granted.slot), tensors, *crew_, copiers_,
+                              deadline);
   } catch (...) {
     shelve.whole = false;
     connection_->post(shelve);

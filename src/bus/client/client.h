@@ -14,6 +14,8 @@
 #include "bus/channel/channel.h"
 #include "bus/client/transfer.h"
 #include "copy/crew.h"
+#include "device/core/copier.h"
+#include "device/cuda/device.h"
 #include "fabric/core/pool.h"
 #include "tensor/view.h"
 
@@ -129,8 +131,9 @@ class Client {
   // Which registration a call for this batch means; 0 if none of this client's.
   std::uint64_t registration_of(const std::string& batch, const std::optional<std::string>& role);
 
-  // The threads that copy for this worker.
+  // The threads that copy for this worker, and the queues of its devices.
   copy::Crew& crew() noexcept { return *crew_; }
+  device::Copiers& copiers() noexcept { return copiers_; }
 
   QueueState queue(Deadline deadline) { return connection_->queue(deadline); }
   std::int64_t agent_pid() const noexcept { return connection_->agent_pid(); }
@@ -173,6 +176,7 @@ class Client {
   const std::shared_ptr<fabric::Pool> gates_;
   const bool crew_is_own_;
   const std::shared_ptr<copy::Crew> crew_;
+  device::Copiers copiers_{&device::cuda::open};
   Mutex mutex_;
   bool closed_ GUARDED_BY(mutex_) = false;
   using PairSide = std::pair<std::string, std::string>;  // its name and the local one

@@ -1,5 +1,6 @@
 #include "bus/client/shelf_memory.h"
 
+#include <algorithm>
 #include <utility>
 
 namespace tensorbus::bus {
@@ -32,6 +33,7 @@ ShelfMemory::ShelfMemory(fabric::Forms forms, std::size_t keep, fabric::Pool& po
     const fabric::Place place = maker.find(made.get(), total).value();
     segment_ = pool.adopt(maker.lend(place.segment));
     at = segment_.get() + place.offset;
+    slots_ = {at, total};
   }
   for (std::size_t slot = 0; slot < keep; ++slot) {
     for (const TensorForm& form : forms_) {
@@ -42,8 +44,20 @@ ShelfMemory::ShelfMemory(fabric::Forms forms, std::size_t keep, fabric::Pool& po
   }
 }
 
-void ShelfMemory::fill(std::size_t slot, std::span<const TensorView> from, copy::Crew& crew) {
-  copies_.run(from, std::span(tensors_).subspan(slot * forms_.size(), from.size()), crew);
+void ShelfMemory::pin_for(std::span<const TensorView> from, device::Copiers& copiers) {
+  const auto found = std::ranges::find_if(from, &TensorView::on_device);
+  if (found == from.end() || pin_ != nullptr || slots_.empty()) return;
+  // Beside the budget of windows: a shelf is as large as it is.
+  pin_ = copiers.of({found->device})
+             .device()
+             .pin({.bytes = slots_, .keeper = segment_, .in_budget = false});
+}
+
+void ShelfMemory::fill(std::size_t slot, std::span<const TensorView> from, copy::Crew& crew,
+                       device::Copiers& copiers, Deadline deadline) {
+  pin_for(from, copiers);
+  copies_.run(from, std::span(tensors_).subspan(slot * forms_.size(), from.size()), crew, copiers,
+              deadline);
 }
 
 }  // namespace tensorbus::bus

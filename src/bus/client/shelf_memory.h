@@ -29,12 +29,18 @@ class ShelfMemory {
   // The tensors of the first slot, of the second, ...
   const std::vector<TensorView>& tensors() const noexcept { return tensors_; }
   const std::shared_ptr<std::byte>& segment() const noexcept { return segment_; }
-  // Copies tensors of the same shapes into a slot.
-  void fill(std::size_t slot, std::span<const TensorView> from, copy::Crew& crew);
+  // Copies tensors of the same shapes into a slot; those on devices as copy_from_devices().
+  void fill(std::size_t slot, std::span<const TensorView> from, copy::Crew& crew,
+            device::Copiers& copiers, Deadline deadline);
 
  private:
+  // Devices copy to memory that is pinned: all slots are, once, when a tensor on a device comes.
+  void pin_for(std::span<const TensorView> from, device::Copiers& copiers);
+
   const fabric::Forms forms_;  // of one slot
   std::shared_ptr<std::byte> segment_;
+  std::span<std::byte> slots_;                // in the segment
+  std::shared_ptr<const device::Pin> pin_{};  // null: no device has copied there
   std::vector<TensorView> tensors_;
   WholeCopy copies_;
 };

@@ -4,6 +4,8 @@
 
 #include <cstring>
 
+#include "device/cuda/device.h"
+
 namespace tensorbus::bus {
 namespace {
 
@@ -32,7 +34,8 @@ TEST(ShelfMemoryTest, AVersionOfTheNarrowerTypeTakesHalfTheMemory) {
   const TensorView from{reinterpret_cast<std::byte*>(values.data()), Dtype::float32, shape,
                         strides};
   copy::Crew alone;
-  shelf.fill(1, {&from, 1}, alone);
+  device::Copiers no_devices(&device::cuda::open);
+  shelf.fill(1, {&from, 1}, alone, no_devices, Deadline::never());
   std::vector<std::uint16_t> bits(count);
   std::memcpy(bits.data(), shelf.tensors()[1].data, 2 * count);
   EXPECT_EQ(bits, std::vector<std::uint16_t>(count, 0x3f82)) << "rounded to even";

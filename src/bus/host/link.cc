@@ -14,6 +14,7 @@
 #include "bus/host/bus_impl.h"
 #include "bus/link/link.h"
 #include "bus/link/padding.h"
+#include "device/cuda/device.h"
 #include "os/process/process.h"
 #include "tensorbus/plan.h"
 
@@ -45,6 +46,21 @@ void check(LinkTensor& tensor) {
   if (tensor.start && tensor.layout) refuse_it("has a start and a layout");
   if ((tensor.start || tensor.layout) && !tensor.whole) refuse_it("does not say of what whole");
   if (tensor.pad && !tensor.start) refuse_it("has a pad and is no box");
+  if (tensor.pad && tensor.device != host_memory) refuse_it("has a pad and is on a device");
+}
+
+// On the caller's thread, whose streams they are.
+device::Moments moments_of(std::span<const LinkTensor> tensors) {
+  std::set<std::pair<std::int32_t, std::uintptr_t>> streams;
+  for (const LinkTensor& each : tensors) {
+    if (each.device != host_memory) streams.emplace(each.device, each.stream);
+  }
+  device::Moments moments;
+  for (const auto& [ordinal, stream] : streams) {
+    device::Device& device = device::cuda::open({ordinal});
+    moments.push_back({&device, device.moment({stream})});
+  }
+  return moments;
 }
 
 std::shared_ptr<const Given> take(std::span<const LinkTensor> tensors) {
@@ -64,7 +80,9 @@ std::shared_ptr<const Given> take(std::span<const LinkTensor> tensors) {
     }
     given->taken.views.push_back(
         {static_cast<std::byte*>(each.data), each.dtype, each.shape, each.strides});
+    given->taken.views.back().device = each.device;
   }
+  given->taken.moments = moments_of(given->tensors);
   given->taken.form = std::move(form);
   return given;
 }

@@ -7,6 +7,7 @@
 #include <vector>
 
 #include "bus/channel/command.h"
+#include "device/core/moments.h"
 #include "tensor/view.h"
 
 namespace tensorbus::bus {
@@ -26,6 +27,8 @@ struct LinkTensors {
   std::shared_ptr<const LinkForm> form;
   std::vector<TensorView> views;      // where they are now
   std::shared_ptr<const void> owner;  // of what the views borrow, for as long as it is registered
+  // What the caller's streams had been given: nothing is read or written before that.
+  device::Moments moments{};
 };
 
 // What a registration was made for.

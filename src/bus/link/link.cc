@@ -322,7 +322,8 @@ std::int64_t Link::transfer(LinkCall& call, const LinkTensors& tensors, const Se
                             Deadline deadline) {
   prepare_stage(call, tensors, wish.min_readers, deadline);
   Stage& stage = *call.name->stage;
-  stage.fill(tensors.views, client_().crew());
+  device::wait_until_passed(tensors.moments, deadline);
+  stage.fill(tensors.views, client_().crew(), client_().copiers(), deadline);
   // What lies in the pool is read where it is, until all have read.
   if (stage.size() == tensors.views.size()) call.stage();
   const auto state = client_().transfer(batch_of(call.key), Direction::send, sides_.local,
@@ -340,6 +341,7 @@ std::int64_t Link::recv(LinkCall& call, const LinkTensors& tensors, const RecvWi
     RegisteredForm form;
     form.subset = wish.subset;
     enlist_or_replace(call, tensors, form, deadline);
+    device::wait_until_passed(tensors.moments, deadline);
     const auto state =
         client_().transfer(batch_of(call.key), Direction::recv, sides_.local, tensors.views, true,
                            deadline, wish.version, 0, &call.running);
@@ -362,6 +364,7 @@ std::int64_t Link::publish(LinkCall& call, const LinkTensors& tensors, const Pub
     if (registration_of(*call.name) == 0 || !call.name->form.fits(tensors, form)) {
       enlist(call, tensors, form, deadline);
     }
+    device::wait_until_passed(tensors.moments, deadline);
     try {
       return call.name->last = client_().publish(batch_of(call.key), sides_.local, tensors.views,
                                                  wish.options, deadline);
@@ -382,6 +385,7 @@ std::int64_t Link::pull(LinkCall& call, const LinkTensors& tensors, const PullWi
     RegisteredForm form;
     form.subset = wish.subset;
     enlist_or_replace(call, tensors, form, deadline);
+    device::wait_until_passed(tensors.moments, deadline);
     try {
       const auto state = client_().pull(
           {batch_of(call.key), sides_.local, wish.version, wish.newer_than, wish.together},

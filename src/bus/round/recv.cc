@@ -130,7 +130,7 @@ void Recv::on_read(std::size_t part, const fabric::Completion& completion) {
   --left_;
   if (completion.status.ok()) {
     bytes_done_ += parts_[part].stream->payload_bytes;
-    const auto path = parts_[part].sources.front().region->path();
+    const auto path = fabric::path_to(parts_[part].targets, *parts_[part].sources.front().region);
     outcome_.bytes_by_path[std::string(path)] += parts_[part].stream->payload_bytes;
     outcome_.timing.slowest = parts_[part].stream->source.ranks.front();
   } else if (state_ == RecvState::reading) {

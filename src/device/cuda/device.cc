@@ -89,6 +89,29 @@ device::Device& open(Id id) {
   return *device;
 }
 
+Id device_of(const void* address) {
+  const Functions& functions = library().functions;
+  initialise(functions);
+  unsigned type = 0;
+  int managed = 0;
+  Id id;
+  std::array attributes{attribute_memory_type, attribute_is_managed, attribute_device_ordinal};
+  std::array<void*, attributes.size()> found{&type, &managed, &id.ordinal};
+  check(functions,
+        functions.cuPointerGetAttributes(attributes.size(), attributes.data(), found.data(),
+                                         reinterpret_cast<Pointer>(address)),
+        "cuPointerGetAttributes");
+  if (managed != 0) {
+    throw Error(Code::invalid_argument,
+                "memory that CUDA manages cannot be moved: copy it to a "
+                "device's own, or to the host's");
+  }
+  if (type != memory_device) {
+    throw Error(Code::invalid_argument, "the memory is none of a CUDA device's");
+  }
+  return id;
+}
+
 std::vector<Info> list(const Functions& functions) {
   int count = 0;
   check(functions, functions.cuDeviceGetCount(&count), "cuDeviceGetCount");

@@ -5,6 +5,7 @@
 
 #include <map>
 #include <memory>
+#include <optional>
 #include <set>
 #include <span>
 #include <variant>
@@ -48,7 +49,7 @@ class ShmCore final : public Fabric {
   int fd() const noexcept override { return epoll_.get(); }
   TimePoint wake_at() const noexcept override;
 
-  void withdraw(std::uint64_t region) { regions_.erase(region); }
+  void withdraw(std::uint64_t region);
 
  private:
   using PeerPtr = std::shared_ptr<ShmPeer>;
@@ -60,7 +61,9 @@ class ShmCore final : public Fabric {
     std::variant<Attach, std::unique_ptr<ShmReading>, Swap> work;
     Deadline deadline;
     bool cancelled = false;
-    bool waits = false;  // for an owner's answer
+    bool waits = false;  // for an owner's answer, or for a device
+    // How the operation has ended, while a device is still at its memory.
+    std::optional<Status> ended{};
   };
 
   // fabric.cc
@@ -71,6 +74,8 @@ class ShmCore final : public Fabric {
   void start(OpId id, Operation operation);
   void finish(OpId id, Status status, std::uint64_t value = 0,
               std::shared_ptr<const RemoteRegion> region = {});
+  // The same for an operation that may have to wait for a device first.
+  void end(OpId id, Operation& operation, Status status);
   static bool uses(const Operation& operation, const Peer& peer);
   void step(OpId id, Operation& operation);
   void step_swap(OpId id, const Swap& swap);
@@ -114,6 +119,19 @@ class ShmCore final : public Fabric {
   void on_want_window(const PeerPtr& peer);
   void on_window(const PeerPtr& peer, std::vector<os::Fd> fds);
   void on_ask(const PeerPtr& peer, std::string_view body);
+  // Asks for what lies on a device wait for it.
+  struct WaitingAsk {
+    PeerPtr peer;
+    Ask ask;
+    std::shared_ptr<ShmExposed> exposed;
+    std::shared_ptr<Packer> packer;
+    bool begun = false;
+  };
+  void serve_asks();
+  // Whether an ask before this one uses the same scratch.
+  bool comes_later(std::size_t index) const;
+  // True: the ask is answered.
+  bool serve(WaitingAsk& waiting, bool may_begin);
   void on_packed(const PeerPtr& peer, std::string_view body);
 
   // inlet.cc
@@ -128,6 +146,7 @@ class ShmCore final : public Fabric {
   os::Fd listener_;
   os::Shortage shortage_{"shm"};
   os::EventFd doorbell_;
+  device::Copiers copiers_;                 // used by regions and operations
   std::map<std::uint64_t, PeerPtr> peers_;  // by serial
   std::vector<PeerPtr> polled_;             // the same, as the last poll found them
   bool peers_changed_ = false;
@@ -135,6 +154,7 @@ class ShmCore final : public Fabric {
   std::uint64_t last_request_ = 0;
   std::map<std::uint64_t, std::shared_ptr<ShmExposed>> regions_;
   std::uint64_t last_region_ = 0;
+  std::vector<WaitingAsk> asks_;
   ShmReading::Cache bound_reads_;
   std::map<OpId, Operation> operations_;
   Receiver* receiver_ = nullptr;
@@ -152,6 +172,10 @@ class ShmCore final : public Fabric {
   TimePoint last_poll_{};
   TimePoint next_pulse_{};
 };
+
+// What the descriptors of devices are watched under: below are the listener, the doorbell and
+// peers.
+inline constexpr std::uint64_t device_tag = UINT64_MAX;
 
 // A process that is stopped is noticed after this time.
 inline constexpr Duration pulse_every = std::chrono::seconds(1);

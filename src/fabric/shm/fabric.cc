@@ -61,13 +61,14 @@ std::unique_ptr<Region> ShmCore::expose(std::span<const TensorView> tensors, Gat
                 "a gate that peers cannot see: use this fabric's make_gate()");
   }
   const std::uint64_t number = ++last_region_;
-  auto exposed = std::make_shared<ShmExposed>(ShmExposed{number,
-                                                         {},
-                                                         memory_of(tensors, std::move(lender)),
-                                                         options_.pool->allocate_word(number),
-                                                         std::move(gate),
-                                                         {},
-                                                         {}});
+  auto exposed =
+      std::make_shared<ShmExposed>(ShmExposed{number,
+                                              {},
+                                              memory_of(tensors, std::move(lender), &copiers_),
+                                              options_.pool->allocate_word(number),
+                                              std::move(gate),
+                                              {},
+                                              {}});
   for (const TensorView& tensor : tensors) {
     exposed->forms.push_back(form_of(tensor));
     extent_of(exposed->forms.back());
@@ -112,8 +113,8 @@ void ShmCore::read(Read read, OpId id, Deadline deadline) {
   for (const Source& source : read.sources) {
     if (source.peer != nullptr) usable(*source.peer);
   }
-  start(id,
-        {std::make_unique<ShmReading>(std::move(read), bound_reads_, *options_.crew), deadline});
+  start(id, {std::make_unique<ShmReading>(std::move(read), bound_reads_, *options_.crew, copiers_),
+             deadline});
 }
 
 std::int64_t ShmCore::bytes_read(OpId id) const noexcept {
@@ -190,10 +191,21 @@ bool ShmCore::uses(const Operation& operation, const Peer& peer) {
                              [&](const Source& source) { return source.peer.get() == &peer; });
 }
 
+void ShmCore::end(OpId id, Operation& operation, Status status) {
+  if (operation.ended) status = *operation.ended;
+  const auto* reading = std::get_if<std::unique_ptr<ShmReading>>(&operation.work);
+  if (reading == nullptr || (*reading)->has_ended()) return finish(id, std::move(status));
+  operation.ended = std::move(status);
+  operation.waits = true;
+}
+
 void ShmCore::step(OpId id, Operation& operation) {
-  if (operation.cancelled) return finish(id, {Code::cancelled, "the operation was cancelled"});
+  if (operation.ended) return end(id, operation, {});
+  if (operation.cancelled) {
+    return end(id, operation, {Code::cancelled, "the operation was cancelled"});
+  }
   if (operation.deadline.at() <= last_poll_) {
-    return finish(id, {Code::timeout, "the deadline passed"});
+    return end(id, operation, {Code::timeout, "the deadline passed"});
   }
   try {
     if (const auto* swapping = std::get_if<Swap>(&operation.work)) return step_swap(id, *swapping);
@@ -206,7 +218,7 @@ void ShmCore::step(OpId id, Operation& operation) {
     if (!operation.waits || (*reading)->bytes_done() > before) stirred_ = true;
     if (progress == ShmReading::Progress::done) return finish(id, {});
   } catch (...) {
-    finish(id, current_exception_status());
+    end(id, operation, current_exception_status());
   }
 }
 
@@ -266,6 +278,7 @@ std::span<const Event> ShmCore::poll() {
     next_look_ = now + look_every;
   }
   armed_ = false;
+  if (!asks_.empty()) serve_asks();
   if (!operations_.empty()) step_operations();
   if (now >= next_pulse_) feel_pulses();
   if (!returned_.empty()) reuse_bodies();
@@ -339,7 +352,9 @@ void ShmCore::look_at_descriptors() {
   const int count = ::epoll_wait(epoll_.get(), events, 64, 0);
   for (int i = 0; i < count; ++i) {
     const std::uint64_t tag = events[i].data.u64;
-    if (tag == 1) continue;  // the doorbell: EPOLLET tells each ring once, nothing is left behind
+    // The doorbell, and what devices have done: EPOLLET tells each ring once, nothing is left
+    // behind.
+    if (tag == 1 || tag == device_tag) continue;
     if (tag == 0) {
       accept_some();
     } else if (const auto found = peers_.find(tag / 2); found != peers_.end()) {
@@ -384,7 +399,7 @@ bool ShmCore::arm() {
 TimePoint ShmCore::wake_at() const noexcept {
   TimePoint earliest = std::min(next_pulse_, shortage_.until());
   for (const auto& [id, operation] : operations_) {
-    earliest = std::min(earliest, operation.deadline.at());
+    if (!operation.ended) earliest = std::min(earliest, operation.deadline.at());
   }
   for (const auto& [serial, peer] : peers_) {
     if (!peer->up()) earliest = std::min({earliest, peer->deadline.at(), peer->knocks_at});

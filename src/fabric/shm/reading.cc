@@ -17,9 +17,9 @@ constexpr std::int64_t shortest_straight_row = 512;
 // Less is copied sooner than a thread is there.
 constexpr std::int64_t smallest_shared_chunk = std::int64_t{64} << 10;
 
-Reading make_reading(Read read, ShmReading::Cache& cache) {
+Reading make_reading(Read read, ShmReading::Cache& cache, device::Copiers& copiers) {
   auto bound = cache.get([&] { return std::make_shared<Bound>(read); }, read);
-  return Reading(std::move(read), std::move(bound));
+  return Reading(std::move(read), std::move(bound), &copiers);
 }
 
 // Every row of a run, at one of its two ends.
@@ -61,8 +61,8 @@ TensorMemory source_memory(const ShmRemoteRegion& region) {
 
 }  // namespace
 
-ShmReading::ShmReading(Read read, Cache& cache, copy::Crew& crew)
-    : reading_(make_reading(std::move(read), cache)), crew_(crew) {
+ShmReading::ShmReading(Read read, Cache& cache, copy::Crew& crew, device::Copiers& copiers)
+    : reading_(make_reading(std::move(read), cache, copiers)), crew_(crew) {
   bool all_mapped = true;
   for (const Source& source : reading_.read().sources) {
     Member& member = members_.emplace_back();
@@ -131,9 +131,10 @@ ShmReading::Progress ShmReading::step(std::uint64_t& last_request, std::size_t c
     next_ = end;
   }
   for (; next_ < end; ++next_) {
-    if (!fetch_chunk(last_request)) return Progress::waiting;
+    if (!reading_.ready(next_) || !fetch_chunk(last_request)) return Progress::waiting;
   }
   if (next_ < reading_.chunk_count()) return Progress::more;
+  if (!reading_.finished()) return Progress::waiting;
   for (const Member& member : members_) {
     // A pid that ended may have become that of another process, whose memory would have been read.
     if (member.region->how() == Path::process_memory && os::has_ended(member.pidfd())) {

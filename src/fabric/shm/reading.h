@@ -22,8 +22,8 @@ class ShmReading {
 
   using Cache = StreamCache<Bound>;
 
-  // Checks the read: Error(invalid_argument). The crew is borrowed.
-  ShmReading(Read read, Cache& cache, copy::Crew& crew);
+  // Checks the read: Error(invalid_argument). Crew and copiers are borrowed.
+  ShmReading(Read read, Cache& cache, copy::Crew& crew, device::Copiers& copiers);
   ShmReading(const ShmReading&) = delete;
   ShmReading& operator=(const ShmReading&) = delete;
   // Gives the read's window slots back.
@@ -33,9 +33,11 @@ class ShmReading {
   std::int64_t bytes_done() const noexcept { return reading_.bytes_before(next_); }
 
   // Gets the read on by at most so many chunks for each thread of the crew. Waiting: nothing can be
-  // done until an owner answers. Done: the gates were open after the last byte. Error(withdrawn,
-  // peer_lost, failed) ends the read. However the call ends, no thread is at the read's memory.
+  // done until an owner answers, or a device. Done: the gates were open after the last byte.
+  // Error(withdrawn, peer_lost, failed) ends the read. However the call ends, no thread is at the
+  // read's memory; a device may be until has_ended().
   Progress step(std::uint64_t& last_request, std::size_t chunks);
+  bool has_ended() noexcept { return reading_.ended(); }
 
  private:
   struct Asked {

@@ -28,17 +28,18 @@ struct ShmExposed {
   Gate gate;
   std::map<std::uint64_t, plan::Stream> streams;
   // Compiled when first asked for.
-  std::map<std::uint64_t, Packer> packers;
+  std::map<std::uint64_t, std::shared_ptr<Packer>> packers;
 
   bool open(std::uint64_t ticket) const noexcept {
     return alive->load(std::memory_order_relaxed) == number && gate.open(ticket);
   }
   // Error(invalid_argument) if no stream has this number.
-  Packer& packer(std::uint64_t stream);
+  const std::shared_ptr<Packer>& packer(std::uint64_t stream);
 };
 
 // What a peer is told: forms, places and addresses. `segments` are the segments that the peer must
-// have mapped; the addresses are the lender's if there is one.
+// have mapped; the addresses are the lender's if there is one, and 0 on a device: what lies there
+// its owner packs.
 struct ShmTable {
   std::string bytes;
   std::set<std::uint64_t> segments;
@@ -106,6 +107,7 @@ class ShmRemoteRegion final : public RemoteRegion {
   std::uint64_t number_ = 0;
   Forms forms_;
   Path how_ = Path::mapped;
+  bool on_device_ = false;
   struct Spot {
     std::shared_ptr<const ShmSegment> segment;  // null: not in one
     std::uint64_t offset = 0;

@@ -23,6 +23,23 @@ std::string packed_body(std::uint64_t request, const Status& status, std::uint64
   return std::move(encoder).bytes();
 }
 
+Status taken_back() { return {Code::withdrawn, "it took its memory back"}; }
+
+void answer(ShmPeer& peer, const Ask& ask, const Status& status, std::uint64_t bytes = 0) {
+  peer.push(packed_message, packed_body(ask.request, status, bytes));
+}
+
+// The gate may be that of another process, which does not wait for this one.
+void answer_packed(ShmPeer& peer, const Ask& ask, const ShmExposed& exposed,
+                   const plan::Program& program) {
+  if (!exposed.gate.still_open(ask.ticket)) return answer(peer, ask, taken_back());
+  answer(peer, ask, {}, static_cast<std::uint64_t>(program.chunks[ask.chunk].wire_bytes));
+}
+
+std::span<std::byte> slot_of(const ShmPeer& peer, const Ask& ask) {
+  return {peer.window.data() + ask.slot * slot_bytes, slot_bytes};
+}
+
 ShmRemoteRegion::Otherwise way_into(bool allowed, const ShmPeer& peer, std::string_view table,
                                     os::Fd lender) {
   using Way = ShmRemoteRegion::Path;
@@ -175,28 +192,69 @@ void ShmCore::on_ask(const PeerPtr& peer, std::string_view body) {
   if (!peer->window || ask.slot >= window_slots) {
     throw Error(Code::failed, "it asks for a chunk without a window");
   }
-  const auto answer = [&](const Status& status, std::uint64_t bytes = 0) {
-    peer->push(packed_message, packed_body(ask.request, status, bytes));
-  };
   const auto found = regions_.find(ask.region);
-  const Status taken_back{Code::withdrawn, "it took its memory back"};
-  if (found == regions_.end() || !found->second->open(ask.ticket)) return answer(taken_back);
+  if (found == regions_.end() || !found->second->open(ask.ticket)) {
+    return answer(*peer, ask, taken_back());
+  }
   ShmExposed& exposed = *found->second;
   try {
-    Packer& packer = exposed.packer(ask.stream);
-    const plan::Program& program = packer.program();
+    const std::shared_ptr<Packer>& packer = exposed.packer(ask.stream);
+    const plan::Program& program = packer->program();
     if (ask.chunk >= program.chunks.size() ||
         program.chunks[ask.chunk].wire_bytes > std::int64_t{slot_bytes}) {
-      return answer({Code::invalid_argument, "the stream has no such chunk"});
+      return answer(*peer, ask, {Code::invalid_argument, "the stream has no such chunk"});
     }
-    packer.gather(ask.chunk, {peer->window.data() + ask.slot * slot_bytes, slot_bytes},
-                  *options_.crew);
-    // The gate may be that of another process, which does not wait for this one.
-    if (!exposed.gate.still_open(ask.ticket)) return answer(taken_back);
-    answer({}, static_cast<std::uint64_t>(program.chunks[ask.chunk].wire_bytes));
+    if (packer->on_device()) return asks_.push_back({peer, ask, found->second, packer});
+    packer->gather(ask.chunk, slot_of(*peer, ask), *options_.crew);
+    answer_packed(*peer, ask, exposed, program);
   } catch (const Error& error) {
-    answer(exposed.gate.still_open(ask.ticket) ? error.status() : taken_back);
+    answer(*peer, ask, exposed.gate.still_open(ask.ticket) ? error.status() : taken_back());
   }
+}
+
+void ShmCore::serve_asks() {
+  std::erase_if(asks_, [](const WaitingAsk& each) { return !each.peer->up(); });
+  std::vector<bool> later;
+  for (std::size_t i = 0; i < asks_.size(); ++i) later.push_back(comes_later(i));
+  std::size_t index = 0;
+  std::erase_if(asks_, [&](WaitingAsk& each) { return serve(each, !later[index++]); });
+}
+
+bool ShmCore::comes_later(std::size_t index) const {
+  const auto slot_in = [](const WaitingAsk& each) { return each.ask.chunk % each.packer->slots(); };
+  const WaitingAsk& own = asks_[index];
+  return std::any_of(asks_.begin(), asks_.begin() + static_cast<std::ptrdiff_t>(index),
+                     [&](const WaitingAsk& each) {
+                       return each.packer == own.packer && slot_in(each) == slot_in(own);
+                     });
+}
+
+bool ShmCore::serve(WaitingAsk& waiting, bool may_begin) {
+  const auto& [peer, ask, exposed, packer, begun] = waiting;
+  try {
+    if (!begun) {
+      if (!may_begin || !packer->ready(ask.chunk)) return false;
+      packer->begin(ask.chunk);
+      waiting.begun = true;
+    }
+    if (!packer->ready(ask.chunk)) return false;
+    packer->pack(ask.chunk, slot_of(*peer, ask), *options_.crew);
+    answer_packed(*peer, ask, *exposed, packer->program());
+  } catch (const Error& error) {
+    answer(*peer, ask, exposed->gate.still_open(ask.ticket) ? error.status() : taken_back());
+  }
+  return true;
+}
+
+// Whoever drops a region may free its memory then: a device that is at it is waited for, by the
+// last who has its packers.
+void ShmCore::withdraw(std::uint64_t region) {
+  for (const WaitingAsk& each : asks_) {
+    if (each.exposed->number == region && each.peer->up())
+      answer(*each.peer, each.ask, taken_back());
+  }
+  std::erase_if(asks_, [&](const WaitingAsk& each) { return each.exposed->number == region; });
+  regions_.erase(region);
 }
 
 void ShmCore::on_packed(const PeerPtr& peer, std::string_view body) {
