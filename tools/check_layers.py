@@ -52,26 +52,29 @@ MAY_USE: dict[str, set[str]] = {
     "fabric/ucx": BELOW_FABRIC | {"fabric/core", "fabric/read"},
     "fabric/route": BELOW_FABRIC | {"fabric/core", "fabric/shm", "fabric/ucx"},
     "endpoint": BELOW_FABRIC | FABRICS | {"observe/show"},
-    "bus/channel": BELOW_BUS | {"fabric/core"},
+    "bus/channel": BELOW_BUS | {"delta/policy", "fabric/core"},
     "bus/files": BELOW_BUS | {"bus/channel"},
     "bus/socket": BELOW_BUS | {"bus/channel", "bus/files"},
-    "bus/client": BELOW_BUS | {"fabric/core", "bus/channel"},
+    "bus/client": BELOW_BUS | {"delta/change", "fabric/core", "bus/channel"},
     "bus/link": BELOW_BUS | {"fabric/core", "bus/channel", "bus/client"},
     "bus/directory": BELOW_BUS | {"fabric/core", "bus/channel"},
     "bus/match": BELOW_BUS | {"bus/channel", "bus/directory"},
     "bus/round": BELOW_BUS
-    | {"fabric/core", "fabric/read", "bus/channel", "bus/directory", "bus/match"},
+    | {"delta/policy", "fabric/core", "fabric/read", "bus/channel", "bus/directory", "bus/match"},
+    "bus/patching": BELOW_BUS
+    | {"delta/change", "delta/patch", "delta/policy", "fabric/core"}
+    | {"bus/channel", "bus/round"},
     "bus/registration": BELOW_BUS
     | {"fabric/core", "fabric/route", "bus/channel", "bus/directory", "bus/match", "bus/round"},
     "bus/shelf": BELOW_BUS
     | {"fabric/core", "bus/channel", "bus/directory"}
-    | {"bus/match", "bus/round", "bus/registration"},
+    | {"bus/match", "bus/round", "bus/patching", "bus/registration"},
     "bus/batch": BELOW_BUS
     | {"fabric/core", "bus/channel", "bus/directory"}
     | {"bus/match", "bus/round", "bus/registration", "bus/shelf"},
     "bus/report": BELOW_BUS | {"bus/channel", "bus/directory", "bus/registration"},
     "bus/agent": BELOW_BUS
-    | {"fabric/core", "bus/channel", "bus/files", "bus/report"}
+    | {"delta/change", "fabric/core", "bus/channel", "bus/files", "bus/report"}
     | {"bus/directory", "bus/match", "bus/round", "bus/registration", "bus/shelf", "bus/batch"},
     "bus/host": BELOW_BUS
     | FABRICS

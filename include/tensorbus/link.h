@@ -28,6 +28,11 @@ namespace tensorbus {
 
 struct LinkOptions {
   std::int64_t world_size = 1;  // ranks of the local side
+  // The caller promises that nobody else writes to the tensors between two pulls: then a pull may
+  // get the changed values only.
+  bool delta = false;
+  // The most bytes that a publisher spends on deltas, beside its shelf; none: any.
+  std::optional<std::int64_t> delta_memory{};
 };
 
 // Where the calling rank stands in a tensor's own layout.
@@ -64,18 +69,38 @@ struct LinkRecv {
   std::optional<std::int64_t> version{};  // none: whatever comes next
   bool subset = false;                    // senders may have tensors that this side does not take
 };
+// Whether readers that promised get the changed values only.
+enum class LinkDelta : std::uint8_t {
+  off,
+  automatic,  // whenever that is sooner
+  always,     // whenever it can be
+};
 struct LinkPublish {
   std::optional<std::int64_t> version{};        // none: the last plus one
   std::int64_t keep = 2;                        // versions on the shelf
   std::optional<Dtype> dtype{};                 // that floating point is narrowed to
   Duration patience = std::chrono::seconds(5);  // with readers that hold every slot
   bool withdraw = false;  // the oldest slot from them after that, instead of waiting on
+  LinkDelta delta = LinkDelta::off;
 };
 struct LinkPull {
   std::optional<std::int64_t> version{};     // this one
   std::optional<std::int64_t> newer_than{};  // or one above that; neither: the newest
   bool together = true;                      // the same at all ranks of the side
   bool subset = false;
+  bool delta = true;  // false: somebody has written to the tensors, all of the version is needed
+};
+// How the last version got to a reader that promised.
+struct LinkUpdate {
+  std::int64_t version = 0;
+  bool patched = false;
+  std::string why;            // "patch", or why all was read: "no base", "dense is sooner", ...
+  std::int64_t elements = 0;  // that the reader has
+  std::int64_t values = 0;    // of them in patches
+  std::int64_t patch_bytes = 0;
+  Duration asking{};    // until all sources had answered,
+  Duration fetching{};  // until all patches were here,
+  Duration applying{};  // until they were applied
 };
 
 // The version that was asked for was recycled or never published; ask for a newer one.
@@ -167,6 +192,13 @@ class Link {
   // VersionGone, EndOfStream.
   std::int64_t pull(const std::string& name, std::span<const LinkTensor> tensors, Deadline deadline,
                     const LinkPull& how = {});
+  // The first part of a pull, which leaves the tensors as they are: what patches need is here then.
+  // last_update() says what there is to apply.
+  std::int64_t fetch(const std::string& name, std::span<const LinkTensor> tensors,
+                     Deadline deadline, const LinkPull& how = {});
+  // The rest of it, for the version that was fetched last; what no patch can do is read now.
+  std::int64_t apply(const std::string& name, std::span<const LinkTensor> tensors,
+                     std::int64_t version, Deadline deadline);
   // The same while the caller goes on; the deadline is that of the call.
   LinkHandle send_async(const std::string& name, std::span<const LinkTensor> tensors,
                         Deadline deadline, const LinkSend& how = {});
@@ -185,6 +217,8 @@ class Link {
   // Which version each rank of each side last sent or has read; a rank that is gone is not there.
   std::map<std::string, std::map<Rank, std::int64_t>> versions(const std::string& name,
                                                                Deadline deadline);
+  // Nothing: the name was not pulled, or this link promised nothing.
+  std::optional<LinkUpdate> last_update(const std::string& name) const;
   // Nothing: the name was not sent.
   std::optional<LinkSent> last_send(const std::string& name) const;
   // Frees what was registered; what other threads do with it fails. Of a publisher it is the end of

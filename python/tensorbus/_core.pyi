@@ -602,7 +602,7 @@ class LinkCall:
 class BusLink:
     """See tensorbus.Link."""
 
-    def __init__(self, client: BusClient, local: str, remote: str | None, world_size: int, verify: str) -> None: ...
+    def __init__(self, client: BusClient, local: str, remote: str | None, world_size: int, verify: str, promises: bool, delta_memory: int | None) -> None: ...
 
     def begin(self, name: str, send: bool, shelf: bool) -> LinkCall:
         """Takes the next place in the queue of a name."""
@@ -619,9 +619,9 @@ class BusLink:
 
     def recv(self, call: LinkCall, form: LinkForm, tensors: Tensors, held: object, version: int | None, timeout: float | None, subset: bool) -> int: ...
 
-    def publish(self, call: LinkCall, form: LinkForm, tensors: Tensors, version: int | None, keep: int, dtype: str | None, patience: float, withdraw: bool, timeout: float | None) -> int: ...
+    def publish(self, call: LinkCall, form: LinkForm, tensors: Tensors, version: int | None, keep: int, dtype: str | None, patience: float, withdraw: bool, delta: str, timeout: float | None) -> int: ...
 
-    def pull(self, call: LinkCall, form: LinkForm, tensors: Tensors, held: object, version: int | None, newer_than: int | None, together: bool, timeout: float | None, subset: bool) -> int: ...
+    def pull(self, call: LinkCall, form: LinkForm, tensors: Tensors, held: object, version: int | None, newer_than: int | None, together: bool, timeout: float | None, subset: bool, overwritten: bool, part: str) -> int: ...
 
     def newest(self, name: str, timeout: float | None) -> int:
         """0 if there is none."""
@@ -633,6 +633,11 @@ class BusLink:
 
     def last_send(self, name: str) -> tuple[int, dict[int, str]] | None:
         """(version, readers)"""
+
+    def last_update(self, name: str) -> tuple[int, str, int, int, int, float, float, float] | None:
+        """
+        (version, why, elements, values, patch bytes, seconds to ask, to fetch, to apply)
+        """
 
     def registration(self, name: str, send: bool) -> int:
         """0 if there is none."""

@@ -269,16 +269,20 @@ class TensorBusClient:
         expected_world_size: int = 1,
         *,
         verify: str = "off",
+        delta: bool = False,
+        delta_memory: int | None = None,
     ) -> Link:
         """A way for state dicts between the ranks called ``local_name``, of which there are
         ``expected_world_size``, and those called ``remote_name``, whom a publisher need not name.
 
         It connects at the first call. Whoever sends or publishes is called by the same name by all
         its receivers; further ones may come and go.
-        ``verify`` is that of ``register_tensors``.
+        ``verify`` is that of ``register_tensors``. ``delta`` promises that nobody else writes to
+        the tensors between two pulls, which then may get the changed values only. A publisher
+        spends at most ``delta_memory`` bytes on deltas, beside its shelf.
         """
         self._check_open()
-        return Link(self, local_name, remote_name, expected_world_size, verify)
+        return Link(self, local_name, remote_name, expected_world_size, verify, delta, delta_memory)
 
     def transfer(
         self,

@@ -30,6 +30,22 @@ class LastSend(NamedTuple):
     readers: dict[int, str]
 
 
+class PullStats(NamedTuple):
+    """How the last version that was pulled over a link with ``delta=True`` got here."""
+
+    version: int
+    mode: str
+    """``"delta"`` or ``"dense"``"""
+    why: str
+    """``"patch"``, or why all of the version was read: ``"no base"``, ``"dense is sooner"``, ..."""
+    changed: float
+    """Which share of the elements was in patches."""
+    patch_bytes: int
+    seconds: dict[str, float]
+    """Until all sources had answered (``"ask"``), until all patches were here (``"fetch"``), until
+    they were applied (``"apply"``)."""
+
+
 class Link:
     """Between the ranks called ``local_name`` and those called ``remote_name``: see
     ``TensorBusClient.link``.
@@ -50,10 +66,12 @@ class Link:
         remote_name: str | None,
         expected_world_size: int,
         verify: str,
+        delta: bool = False,
+        delta_memory: int | None = None,
     ) -> None:
         self._client = client
         self._core = _core.BusLink(
-            client._core, local_name, remote_name, expected_world_size, verify
+            client._core, local_name, remote_name, expected_world_size, verify, delta, delta_memory
         )
         self._places = Places(self._core)
         # What the core was last told of a name, and as what.
@@ -188,6 +206,7 @@ class Link:
         version: int | None = None,
         keep: int = 2,
         dtype: Any = None,
+        delta: str = "off",
         on_full: str = "wait",
         patience: float = 5.0,
         timeout: float | None = 30.0,
@@ -204,7 +223,12 @@ class Link:
         seconds; then ``on_full="wait"`` waits on until ``timeout``, and ``"withdraw"`` takes the
         oldest from them: their pull begins again with the newest. With ``skip_others`` what is no
         tensor is left out instead of refused.
+
+        With ``delta="auto"`` readers over a link with ``delta=True`` get the changed values only,
+        whenever that is sooner; with ``"always"`` whenever it can be.
         """
+        if delta not in ("auto", "off", "always"):
+            raise ValueError(f'delta is "auto", "off" or "always", not {delta!r}')
         if on_full not in ("wait", "withdraw"):
             raise ValueError(f'on_full is "wait" or "withdraw", not {on_full!r}')
         shelf_type = None if dtype is None else pool.dtype_name(dtype)
@@ -214,7 +238,7 @@ class Link:
             form = self._form((name, True, True), entries)
             return self._open_core().publish(
                 call, form, entries.views, version, keep, shelf_type, patience,
-                on_full == "withdraw", left(),
+                on_full == "withdraw", delta, left(),
             )  # fmt: skip
 
     @profiled
@@ -230,6 +254,7 @@ class Link:
         timeout: float | None = 30.0,
         subset: bool = False,
         skip_others: bool = False,
+        delta: bool | None = None,
     ) -> int:
         """Fills the tensors in place with a version that the other side has published, all of it
         or none; returns the version.
@@ -244,12 +269,13 @@ class Link:
         ranks of this side call it, and all return the same version, the newest that every one of
         them can have and has asked for; a rank that does not is named by the others'
         ``TimeoutError``. With ``together=False`` this rank pulls for itself. ``subset`` and
-        ``skip_others`` are those of ``recv_state_dict``.
+        ``skip_others`` are those of ``recv_state_dict``. ``delta=False`` says that somebody has
+        written to the tensors: nothing is patched this time.
         """
         if progress:
             handle = self.pull_async(
                 name, state_dict, version=version, newer_than=newer_than, together=together,
-                timeout=timeout, subset=subset, skip_others=skip_others,
+                timeout=timeout, subset=subset, skip_others=skip_others, delta=delta,
             )  # fmt: skip
             if callable(progress):
                 return _watched(handle, progress)
@@ -260,7 +286,7 @@ class Link:
         left = _Countdown(timeout)
         with self._turn(name, left, send=False, shelf=True) as call:
             state = _State(state_dict, skip_others)
-            return self._pull(call, name, state, version, newer_than, together, left, subset)
+            return self._pull(call, name, state, version, newer_than, together, left, subset, delta)
 
     def pull_async(
         self,
@@ -273,6 +299,7 @@ class Link:
         timeout: float | None = 30.0,
         subset: bool = False,
         skip_others: bool = False,
+        delta: bool | None = None,
     ) -> PullHandle:
         """``pull`` while the caller goes on: a handle with ``result()``, ``done()``, ``cancel()``
         and ``progress``, that can be awaited. The tensors are the caller's again when it is done.
@@ -282,7 +309,9 @@ class Link:
         state = _State(state_dict, skip_others)
         return PullHandle(
             call,
-            lambda: self._pull(call, name, state, version, newer_than, together, left, subset),
+            lambda: self._pull(
+                call, name, state, version, newer_than, together, left, subset, delta
+            ),
         )
 
     def _pull(
@@ -295,15 +324,53 @@ class Link:
         together: bool,
         left: _Countdown,
         subset: bool,
+        delta: bool | None,
+        part: str = "all",
     ) -> int:
         entries = self._checked(call, state, left)
         form = self._form((name, False, True), entries)
-        got = self._open_core().pull(
+        # First: nobody writes to what the next pull may patch.
+        if part != "fetch":
+            entries.fill_padding()
+        return self._open_core().pull(
             call, form, entries.views, entries.tensors, version, newer_than, together, left(),
-            subset,
+            subset, delta is False, part,
         )  # fmt: skip
-        entries.fill_padding()
-        return got
+
+    def fetch(
+        self,
+        name: str,
+        state_dict: Mapping[Any, Any],
+        *,
+        version: int | None = None,
+        newer_than: int | None = None,
+        together: bool = True,
+        timeout: float | None = 30.0,
+        subset: bool = False,
+        skip_others: bool = False,
+        delta: bool | None = None,
+    ) -> Update:
+        """The first part of a ``pull``, with its arguments, while an engine still serves with these
+        tensors: they stay as they are until ``apply()`` of what is returned, which takes as long
+        as there are changed values. What no patch can do is read from the publishers by
+        ``apply()``. Another ``fetch`` or ``pull`` of the name takes the place of this one.
+        """
+        left = _Countdown(timeout)
+        with self._turn(name, left, send=False, shelf=True) as call:
+            got = self._pull(
+                call, name, _State(state_dict, skip_others), version, newer_than, together, left,
+                subset, delta, "fetch",
+            )  # fmt: skip
+            stats = self._stats(name)
+        return Update(self, name, state_dict, got, stats, subset, skip_others)
+
+    def _apply(self, update: Update, timeout: float | None) -> int:
+        left = _Countdown(timeout)
+        with self._turn(update.name, left, send=False, shelf=True) as call:
+            return self._pull(
+                call, update.name, _State(update.state_dict, update.skip_others), update.version,
+                None, False, left, update.subset, None, "apply",
+            )  # fmt: skip
 
     async def follow(
         self,
@@ -369,6 +436,27 @@ class Link:
             else:
                 return got, tensors
 
+    def stats(self, name: str) -> PullStats:
+        """How the last version that was pulled got here. Of a link with ``delta=True``."""
+        stats = self._stats(name)
+        if stats is None:
+            raise ValueError(f'"{name}" was not pulled over a link with delta=True')
+        return stats
+
+    def _stats(self, name: str) -> PullStats | None:
+        last = self._core.last_update(name)
+        if last is None:
+            return None
+        version, why, elements, values, patch_bytes, *seconds = last
+        return PullStats(
+            version,
+            "delta" if why == "patch" else "dense",
+            why,
+            values / elements if elements else 0.0,
+            patch_bytes,
+            dict(zip(("ask", "fetch", "apply"), seconds, strict=True)),
+        )
+
     def newest(self, name: str, *, timeout: float | None = 30.0) -> int:
         """The newest version that ``pull`` would find now, or that this rank has published; 0 if
         there is none. No data moves. After the first ``pull`` or ``publish`` of the name.
@@ -429,6 +517,35 @@ class Link:
         if known is None or known[0] != said:
             known = self._forms[key] = said, _core.LinkForm(*said)
         return known[1]
+
+
+class Update:
+    """A version that was fetched and not applied yet: see ``Link.fetch``."""
+
+    def __init__(
+        self,
+        link: Link,
+        name: str,
+        state_dict: Mapping[Any, Any],
+        version: int,
+        stats: PullStats | None,
+        subset: bool,
+        skip_others: bool,
+    ) -> None:
+        self._link = link
+        self.name = name
+        self.state_dict = state_dict
+        self.version = version
+        self.mode = "dense" if stats is None else stats.mode
+        """``"delta"``: all that is needed is here; ``"dense"``: ``apply`` reads it."""
+        self.bytes = 0 if stats is None else stats.patch_bytes
+        """That were fetched."""
+        self.subset = subset
+        self.skip_others = skip_others
+
+    def apply(self, *, timeout: float | None = 30.0) -> int:
+        """Fills the tensors with the version, which is returned."""
+        return self._link._apply(self, timeout)
 
 
 class _State:

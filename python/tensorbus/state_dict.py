@@ -37,7 +37,7 @@ class Entries:
         return [self.names, self.shapes, self.layouts, self.starts]
 
     def fill_padding(self) -> None:
-        """After the tensors were received."""
+        """Of tensors that are received."""
         with without_gradients():
             for part in self.padded:
                 part.fill_padding()

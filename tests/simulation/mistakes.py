@@ -326,7 +326,7 @@ OF_THE_SHELF = (
                 "src/bus/shelf/publishing.cc",
                 "    outcome.slot = static_cast<std::int64_t>(*slot);\n",
                 "    outcome.slot = static_cast<std::int64_t>(*slot);\n"
-                "    shelf_->complete(filling_);\n",
+                "    shelf_->complete(filling_, false);\n",
             ),
         ),
         ("I21",),
@@ -363,6 +363,95 @@ OF_THE_SHELF = (
             ),
         ),
         ("I21", "I9", "I24"),
+    ),
+)
+
+# Of deltas. Canaries would find some of them, too.
+NO_CANARIES = (
+    "src/bus/patching/version_read.cc",
+    "  if (!are_untouched()) return read_dense(delta::Why::overwritten);\n",
+    "",
+)
+OF_DELTAS = (
+    Mistake(
+        "changes count for the last base only",
+        (
+            (
+                "src/delta/policy/bases.cc",
+                "  for (auto& [base, since] : since_) merge(since, changes);\n",
+                "  if (!since_.empty()) merge(since_.rbegin()->second, changes);\n",
+            ),
+        ),
+        ("I21",),
+    ),
+    Mistake(
+        "the base is not compared with what the reader holds",
+        (
+            (
+                "src/bus/patching/patch_maker.cc",
+                "  const auto since = bases_.since(ask.held);\n",
+                "  const auto since = bases_.since(ask.version);\n",
+            ),
+            (
+                "src/bus/patching/version_read.cc",
+                "  if (!fit) return read_dense(delta::Why::no_base);\n",
+                "  static_cast<void>(fit);\n",
+            ),
+        ),
+        ("I21",),
+    ),
+    Mistake(
+        "a version that was not compared ends no base",
+        (("src/delta/policy/bases.cc", "  since_.clear();\n", ""),),
+        ("I21",),
+    ),
+    Mistake(
+        "a patch is applied before all are there",
+        (
+            NO_CANARIES,
+            (
+                "src/bus/patching/version_read.cc",
+                "  patches_[at].whole = true;\n",
+                """  patches_[at].whole = true;
+  bind_streams();
+  const delta::Packed& packed = (*streams_)[patches_[at].stream]->packed();
+  const delta::CheckedPatch early(patches_[at].bytes, packed.parts());
+  std::vector<std::byte*> to;
+  for (const TensorView& target : origin_.targets) to.push_back(target.data);
+  delta::apply_blocks(early, packed, to, 0, early.blocks().size());
+""",
+            ),
+        ),
+        ("D3",),
+    ),
+    Mistake(
+        "what is held stays so while all is read",
+        (
+            NO_CANARIES,
+            (
+                "src/bus/patching/version_read.cc",
+                "  const auto content = std::exchange(held_->content, std::nullopt);\n",
+                "  const auto content = held_->content;\n",
+            ),
+        ),
+        ("I21",),
+    ),
+    Mistake(
+        "a patch is used for another stream of the same size",
+        (
+            (
+                "src/bus/patching/patch_maker.cc",
+                "    return patch.id == id && patch.stream->carries_the_same(stream.stream());\n",
+                "    return patch.id.base == id.base && patch.id.version == id.version &&\n"
+                "           patch.stream->elements() == stream.elements();\n",
+            ),
+            (
+                "src/bus/patching/version_read.cc",
+                "if (id.version != origin_.version || id.stream != stream.fingerprint()) {",
+                "if (id.version != origin_.version) {",
+            ),
+        ),
+        ("I21",),
     ),
 )
 

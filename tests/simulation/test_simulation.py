@@ -14,6 +14,7 @@ import pytest
 from mistakes import (
     FOUND_ELSEWHERE,
     MISTAKES,
+    OF_DELTAS,
     OF_LISTS,
     OF_PULLS_TOGETHER,
     OF_THE_SHELF,
@@ -27,7 +28,7 @@ SEEDS = 400
 MANY_SEEDS = 100_000
 SEEDS_WITH_A_MISTAKE = 5_000
 ONCE_BROKEN = (6643, 58477, 66657)  # seeds that found what the hundreds did not
-ALL_MISTAKES = MISTAKES + FOUND_ELSEWHERE + OF_THE_SHELF + OF_PULLS_TOGETHER + OF_LISTS
+ALL_MISTAKES = MISTAKES + FOUND_ELSEWHERE + OF_THE_SHELF + OF_DELTAS + OF_PULLS_TOGETHER + OF_LISTS
 
 
 def compile_edited(texts: dict[str, str], folder: Path) -> list[Path]:

@@ -199,7 +199,7 @@ std::string Exchange::waits_for(const Queued& queued) const {
 
 bool Exchange::busy() const {
   const bool prepares = sending_.preparing() && head() == to_string(Direction::send);
-  return prepares || receiving_.checks();
+  return prepares || receiving_.checks() || pulling_.busy();
 }
 
 TimePoint Exchange::wake_at() const {

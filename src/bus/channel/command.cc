@@ -1,5 +1,7 @@
 #include "bus/channel/command.h"
 
+#include <array>
+
 #include "bus/channel/command_fields.h"
 
 namespace tensorbus::bus {
@@ -18,6 +20,11 @@ std::string_view to_string(Verify verify) noexcept {
       return "full";
   }
   return "unknown";
+}
+
+std::string_view to_string(PullPart part) noexcept {
+  constexpr std::array<std::string_view, 3> names{"all", "fetch", "apply"};
+  return names[static_cast<std::size_t>(part)];
 }
 
 std::string_view to_string(ReaderOutcome outcome) noexcept {

@@ -254,7 +254,8 @@ void Client::make_shelf(Registration& registration, std::optional<Dtype> dtype) 
     forms.push_back({item.dtype, item.shape, item.strides});
   }
   const auto keep = static_cast<std::size_t>(*command.versioned->keep);
-  registration.shelf = std::make_unique<ShelfMemory>(std::move(forms), keep, *gates_);
+  registration.shelf =
+      std::make_unique<ShelfMemory>(std::move(forms), keep, command.versioned->delta, *gates_);
   registration.loan =
       make_loan(registration.shelf->tensors(), *gates_, registration.shelf->segment());
 }
@@ -281,11 +282,13 @@ std::int64_t Client::publish(const std::string& batch, const std::optional<std::
   }
   const std::int64_t patience =
       std::chrono::duration_cast<std::chrono::milliseconds>(options.patience).count();
-  const Outcome granted = run(
-      Publish{batch, command.role, options.version, patience, options.withdraw}, nullptr, deadline);
-  Shelve shelve{batch, command.role, granted.version, true};
+  const Outcome granted = run(Publish{batch, command.role, options.version, patience,
+                                      options.withdraw, options.deltas, options.delta_memory},
+                              nullptr, deadline);
+  Shelve shelve{batch, command.role, granted.version, true, granted.previous.has_value()};
   try {
-    registration->shelf->fill(static_cast<std::size_t>(granted.slot), tensors, *crew_);
+    registration->shelf->fill(static_cast<std::size_t>(granted.slot), granted.previous, tensors,
+                              *crew_);
   } catch (...) {
     shelve.whole = false;
     connection_->post(shelve);

@@ -45,8 +45,10 @@ struct RegisterOptions {
 
 struct PublishOptions {
   std::optional<std::int64_t> version{};
-  Duration patience{};    // with readers that hold every slot
-  bool withdraw = false;  // the oldest from them after that, instead of waiting on
+  Duration patience{};                    // with readers that hold every slot
+  bool withdraw = false;                  // the oldest from them after that, instead of waiting on
+  delta::Mode deltas = delta::Mode::off;  // only with a registration for deltas
+  std::optional<std::int64_t> delta_memory{};
 };
 
 // For the agent that has taken over from one that had not answered: the registration becomes a new

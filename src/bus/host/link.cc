@@ -82,6 +82,11 @@ std::map<Rank, ReadBy> readers_of(const std::map<Rank, bus::ReaderOutcome>& outc
   return readers;
 }
 
+delta::Mode mode_of(LinkDelta wanted) {
+  constexpr delta::Mode modes[] = {delta::Mode::off, delta::Mode::automatic, delta::Mode::always};
+  return modes[static_cast<std::size_t>(wanted)];
+}
+
 // Errors as the public header has them.
 template <typename Call>
 auto translated(Call call) {
@@ -131,13 +136,15 @@ struct Link::Impl {
     });
   }
   std::int64_t pull(bus::LinkCall& call, const std::shared_ptr<const Given>& given,
-                    const LinkPull& how, Deadline deadline) {
-    const std::int64_t version = translated([&] {
-      return link.pull(call, owned(given), {how.version, how.newer_than, how.together, how.subset},
+                    const LinkPull& how, Deadline deadline,
+                    bus::PullPart part = bus::PullPart::all) {
+    // First: nobody writes to what the next pull may patch.
+    if (part != bus::PullPart::fetch) given->fill_padding();
+    return translated([&] {
+      return link.pull(call, owned(given),
+                       {how.version, how.newer_than, how.together, how.subset, !how.delta, part},
                        deadline);
     });
-    given->fill_padding();
-    return version;
   }
 
   const std::shared_ptr<Bus::Impl> host;
@@ -256,9 +263,8 @@ std::int64_t Link::publish(const std::string& name, std::span<const LinkTensor> 
   const auto given = take(tensors);
   const auto call = impl_->link.begin({name, Direction::send, true});
   return translated([&] {
-    return impl_->link.publish(*call, owned(given),
-                               {{how.version, how.patience, how.withdraw}, how.keep, how.dtype},
-                               deadline);
+    const bus::PublishOptions options{how.version, how.patience, how.withdraw, mode_of(how.delta)};
+    return impl_->link.publish(*call, owned(given), {options, how.keep, how.dtype}, deadline);
   });
 }
 
@@ -267,6 +273,23 @@ std::int64_t Link::pull(const std::string& name, std::span<const LinkTensor> ten
   const auto given = take(tensors);
   const auto call = impl_->link.begin({name, Direction::recv, true});
   return impl_->pull(*call, given, how, deadline);
+}
+
+std::int64_t Link::fetch(const std::string& name, std::span<const LinkTensor> tensors,
+                         Deadline deadline, const LinkPull& how) {
+  const auto given = take(tensors);
+  const auto call = impl_->link.begin({name, Direction::recv, true});
+  return impl_->pull(*call, given, how, deadline, bus::PullPart::fetch);
+}
+
+std::int64_t Link::apply(const std::string& name, std::span<const LinkTensor> tensors,
+                         std::int64_t version, Deadline deadline) {
+  const auto given = take(tensors);
+  const auto call = impl_->link.begin({name, Direction::recv, true});
+  LinkPull how;
+  how.version = version;
+  how.together = false;
+  return impl_->pull(*call, given, how, deadline, bus::PullPart::apply);
 }
 
 LinkHandle Link::pull_async(const std::string& name, std::span<const LinkTensor> tensors,
@@ -321,6 +344,22 @@ std::map<std::string, std::map<Rank, std::int64_t>> Link::versions(const std::st
   return translated([&] { return impl_->link.versions(name, deadline); });
 }
 
+std::optional<LinkUpdate> Link::last_update(const std::string& name) const {
+  const auto last = impl_->link.last_update(name);
+  if (!last) return std::nullopt;
+  const bus::Update& update = last->update;
+  using std::chrono::nanoseconds;
+  return LinkUpdate{last->version,
+                    update.why == delta::Why::patch,
+                    std::string(delta::to_string(update.why)),
+                    update.elements,
+                    update.values,
+                    update.bytes,
+                    nanoseconds(update.asking),
+                    nanoseconds(update.fetching),
+                    nanoseconds(update.applying)};
+}
+
 std::optional<LinkSent> Link::last_send(const std::string& name) const {
   const auto sent = impl_->link.last_send(name);
   if (!sent) return std::nullopt;
@@ -340,8 +379,10 @@ Link Bus::link(const std::string& local, const std::optional<std::string>& remot
 
 Link Bus::link(const std::string& local, const std::optional<std::string>& remote,
                const LinkOptions& options) {
-  return Link(
-      std::make_shared<Link::Impl>(impl_, bus::LinkSides{local, remote, options.world_size}));
+  if (options.delta_memory.value_or(0) < 0) refuse("delta_memory is negative");
+  return Link(std::make_shared<Link::Impl>(
+      impl_,
+      bus::LinkSides{local, remote, options.world_size, options.delta, options.delta_memory}));
 }
 
 }  // namespace tensorbus

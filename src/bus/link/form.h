@@ -35,6 +35,7 @@ struct RegisteredForm {
   bool subset = false;
   std::int64_t keep = 0;
   std::optional<Dtype> dtype{};
+  bool delta = false;  // with what deltas need
 
   // Whether a call with these tensors can use it; `wanted` has the rest.
   bool fits(const LinkTensors& tensors, const RegisteredForm& wanted) const;

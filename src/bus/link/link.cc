@@ -32,6 +32,12 @@ void note_send(LinkCall& call, const Outcome& outcome) {
   call.name->last_send = LastSend{outcome.version, outcome.readers};
 }
 
+void note_update(LinkName& name, const Outcome& outcome) {
+  const Lock lock(name.mutex);
+  name.last_update.reset();
+  if (outcome.update) name.last_update = LastUpdate{outcome.version, *outcome.update};
+}
+
 bool only_lost(const Outcome& outcome) {
   return outcome.status.code == Code::peer_lost && !outcome.stale &&
          std::ranges::none_of(outcome.readers, [](const auto& reader) {
@@ -222,7 +228,7 @@ void Link::enlist(LinkCall& call, const LinkTensors& tensors, RegisteredForm for
   options.verify = key.shelf ? Verify::off : verify_;
   options.pairs = {pair_of(key)};
   options.versioned = Versioned{key.direction, name.last, form.subset,
-                                key.shelf ? std::optional(form.keep) : std::nullopt};
+                                key.shelf ? std::optional(form.keep) : std::nullopt, form.delta};
   options.shelf_dtype = form.dtype;
   options.owner = sends && key.shelf ? nullptr : tensors.owner;
   std::vector<bool> staged(tensors.views.size());
@@ -359,12 +365,15 @@ std::int64_t Link::publish(LinkCall& call, const LinkTensors& tensors, const Pub
     RegisteredForm form;
     form.keep = wish.keep;
     form.dtype = wish.dtype;
+    form.delta = wish.options.deltas != delta::Mode::off;
+    PublishOptions options = wish.options;
+    options.delta_memory = sides_.delta_memory;
     if (registration_of(*call.name) == 0 || !call.name->form.fits(tensors, form)) {
       enlist(call, tensors, form, deadline);
     }
     try {
       return call.name->last = client_().publish(batch_of(call.key), sides_.local, tensors.views,
-                                                 wish.options, deadline);
+                                                 options, deadline);
     } catch (const CommandError& error) {
       drop_if_stale(call, error);
       throw;
@@ -381,12 +390,17 @@ std::int64_t Link::pull(LinkCall& call, const LinkTensors& tensors, const PullWi
   return in_turn(call, deadline, [&] {
     RegisteredForm form;
     form.subset = wish.subset;
+    form.delta = sides_.promises;
     enlist_or_replace(call, tensors, form, deadline);
     try {
-      const auto state = client_().pull(
-          {batch_of(call.key), sides_.local, wish.version, wish.newer_than, wish.together},
-          tensors.views, true, deadline, &call.running);
-      return call.name->last = state->wait(Deadline::never()).version;
+      const auto state =
+          client_().pull({batch_of(call.key), sides_.local, wish.version, wish.newer_than,
+                          wish.together, wish.overwritten, wish.part},
+                         tensors.views, true, deadline, &call.running);
+      const Outcome& outcome = state->wait(Deadline::never());
+      note_update(*call.name, outcome);
+      if (wish.part == PullPart::fetch) return outcome.version;
+      return call.name->last = outcome.version;
     } catch (const Error& error) {
       // What is published now does not fit: the next call looks anew.
       if (error.code() == Code::invalid_argument) unregister(call, deadline);
@@ -455,6 +469,13 @@ std::optional<LastSend> Link::last_send(const std::string& name) {
   if (found == nullptr) return std::nullopt;
   const Lock lock(found->mutex);
   return found->last_send;
+}
+
+std::optional<LastUpdate> Link::last_update(const std::string& name) {
+  const auto found = find({name, Direction::recv, true});
+  if (found == nullptr) return std::nullopt;
+  const Lock lock(found->mutex);
+  return found->last_update;
 }
 
 std::uint64_t Link::registration(const LinkKey& key) {

@@ -36,6 +36,10 @@ struct LinkSides {
   std::string local;
   std::optional<std::string> remote;  // none: it publishes only
   std::int64_t world_size = 1;        // of the local side
+  // Of what is pulled: nobody else writes to the tensors between two pulls.
+  bool promises = false;
+  // Of what is published: the most bytes for all that deltas need; none: any.
+  std::optional<std::int64_t> delta_memory{};
 };
 
 struct SendWish {
@@ -57,12 +61,21 @@ struct PullWish {
   std::optional<std::int64_t> newer_than{};
   bool together = true;
   bool subset = false;
+  bool overwritten = false;  // somebody has written to the tensors since the last pull
+  PullPart part = PullPart::all;
 };
 
 // How the last send of a name ended.
 struct LastSend {
   std::int64_t version = 0;
   std::map<Rank, ReaderOutcome> readers{};
+};
+
+// How the last version that was pulled got here.
+struct LastUpdate {
+  std::int64_t version = 0;
+  Update update{};
+  friend bool operator==(const LastUpdate&, const LastUpdate&) = default;
 };
 
 // Of one name and direction. What is not guarded belongs to whoever has the turn.
@@ -75,6 +88,7 @@ struct LinkName {
   Mutex mutex{};
   std::uint64_t registration GUARDED_BY(mutex) = 0;  // 0: none
   std::optional<LastSend> last_send GUARDED_BY(mutex);
+  std::optional<LastUpdate> last_update GUARDED_BY(mutex);
 };
 
 // One call: its place in the queue, and what other threads may do to the call and see of it.
@@ -134,6 +148,7 @@ class Link {
                     Deadline deadline);
   std::int64_t publish(LinkCall& call, const LinkTensors& tensors, const PublishWish& wish,
                        Deadline deadline);
+  // Of an apply the wish names the version that was fetched.
   std::int64_t pull(LinkCall& call, const LinkTensors& tensors, const PullWish& wish,
                     Deadline deadline);
   // Tells the others, who would wait for this rank, that it has nothing that can be moved.
@@ -144,6 +159,8 @@ class Link {
   // What the other side publishes, or without one this side.
   std::vector<Content> contents(const std::string& name, Deadline deadline);
   std::optional<LastSend> last_send(const std::string& name);
+  // Nothing: the name was not pulled, or without a promise.
+  std::optional<LastUpdate> last_update(const std::string& name);
 
   // 0 if the name is not registered so.
   std::uint64_t registration(const LinkKey& key);

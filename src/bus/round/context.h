@@ -62,6 +62,7 @@ struct Context {
   Status store_is_away{};         // and why, or ok
   std::int64_t copy_threads = 0;  // what workers are told; 0: nothing
   bool records_changed = false;   // in this step: those of others, or what this rank shows of them
+  const Clock* clock = nullptr;   // to measure how long something takes; null: nothing is measured
   observe::Recorder* recorder = nullptr;  // none: nothing is recorded
 
   void at(Step step) const {
@@ -70,8 +71,8 @@ struct Context {
   void count(observe::Counter observe::Recorder::*what) const noexcept {
     if (recorder != nullptr) (recorder->*what).add();
   }
-  // For durations that are recorded, finer than steps.
-  TimePoint moment() const noexcept { return recorder == nullptr ? now : tensorbus::now(); }
+  // For durations within a step.
+  TimePoint moment() const noexcept { return clock == nullptr ? now : clock->now(); }
   // Ends a command; ok: the agent did what was asked.
   void answer(CommandId id, Status status = {}) const {
     Outcome outcome;

@@ -24,7 +24,7 @@ bool tells_of_region(const AgentMessage& message) {
 }  // namespace
 
 Subscribe JoinPlan::wish(Rank reader, Rank source) const {
-  Subscribe wish{batch, group, reader, side, registration, fingerprint, {}, version};
+  Subscribe wish{batch, group, reader, side, registration, fingerprint, {}, version, promises};
   for (std::size_t at = 0; at < streams.size(); ++at) {
     const auto& ranks = streams[at].source.ranks;
     if (std::ranges::find(ranks, source) == ranks.end()) continue;
@@ -189,7 +189,7 @@ void Reader::hear(Rank rank, SourceEnd& source, const MessageBody& body) {
                  [](const ToPuller auto&) {},
                  [](const AmongSenders auto&) {},
                  [](const AmongPullers auto&) {},
-                 [](const OneOf<Subscribe, Leave, Hold> auto&) {},
+                 [](const OneOf<Subscribe, Leave, Hold, AskPatch> auto&) {},
              },
              body);
 }

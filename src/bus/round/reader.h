@@ -27,11 +27,13 @@ struct JoinPlan {
   std::uint64_t registration = 0;
   std::uint64_t fingerprint = 0;
   std::int64_t version = 0;  // that this reader last read
+  bool promises = false;     // nobody else writes to the targets
   std::vector<plan::Stream> streams;
   std::map<Rank, fabric::Address> sources;
-  std::vector<TensorView> targets;                         // in the senders' order
-  std::map<Rank, Verify> verify;                           // whose checksums are compared
-  std::shared_ptr<const std::vector<std::string>> labels;  // of the tensors, if any are
+  std::vector<TensorView> targets;  // in the senders' order
+  std::map<Rank, Verify> verify;    // whose checksums are compared
+  // Of the tensors, if any are compared or patched.
+  std::shared_ptr<const std::vector<std::string>> labels;
 
   // What a reader asks of one source: the streams that come from it.
   Subscribe wish(Rank reader, Rank source) const;

@@ -89,7 +89,7 @@ void Source::on_message(const PeerConnectionPtr& connection, const AgentMessage&
                  [](const ToPuller auto&) {},
                  [](const AmongSenders auto&) {},
                  [](const AmongPullers auto&) {},
-                 [](const Hold&) {},
+                 [](const OneOf<Hold, AskPatch> auto&) {},
              },
              message.body);
 }

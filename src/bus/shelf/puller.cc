@@ -35,6 +35,9 @@ void Puller::SourceEnd::forget(std::int64_t version) {
 void Puller::replace(std::shared_ptr<Loan> loan, std::vector<TensorView> targets) {
   loan_ = std::move(loan);
   plan_.targets = std::move(targets);
+  fetched_.reset();
+  held_->streams.reset();
+  forget_content();
 }
 
 void Puller::join(JoinPlan plan) {
@@ -49,6 +52,7 @@ void Puller::join(JoinPlan plan) {
     streams_.push_back(std::make_shared<const plan::Stream>(stream));
   }
   sources_.clear();
+  held_->streams.reset();
   phase_ = Phase::subscribing;
   context_.at(Step::subscribing);
   if (streams_.size() > most_streams) {
@@ -87,7 +91,7 @@ void Puller::fail_joining(const std::string& why) {
 }
 
 void Puller::leave(const Status& why) {
-  if (recv_ != nullptr) recv_->end({Code::peer_lost, why.message});
+  if (read_ != nullptr) read_->end({Code::peer_lost, why.message});
   if (!idle()) fail_joining(why.message);
 }
 
@@ -129,6 +133,9 @@ void Puller::on_message(const PeerConnectionPtr& connection, const AgentMessage&
                    finished_after_ = std::max(finished_after_.value_or(0), finished.version);
                  },
                  [&](const Held& held) { on_held(rank, held); },
+                 [&](const Patched& answer) {
+                   if (read_ != nullptr) read_->on_patched(rank, answer);
+                 },
                  [&](const Over& over) {
                    leave({Code::peer_lost,
                           fmt::format("sender rank {} has ended its shelf: {}", rank, over.why)});
@@ -138,7 +145,7 @@ void Puller::on_message(const PeerConnectionPtr& connection, const AgentMessage&
                  [](const ToReader auto&) {},
                  [](const AmongSenders auto&) {},
                  [](const AmongPullers auto&) {},
-                 [](const OneOf<Subscribe, Leave, Hold> auto&) {},
+                 [](const OneOf<Subscribe, Leave, Hold, AskPatch> auto&) {},
              },
              message.body);
 }
@@ -217,7 +224,7 @@ std::vector<Rank> Puller::late(const Wanted& wanted) const {
 }
 
 std::optional<Outcome> Puller::step(const Wanted& wanted) {
-  if (recv_ != nullptr) {
+  if (read_ != nullptr) {
     auto read = finish_read();
     if (!read) return std::nullopt;
     if (auto outcome = judge(*std::move(read), wanted)) return outcome;
@@ -238,14 +245,23 @@ std::optional<Outcome> Puller::step(const Wanted& wanted) {
   return std::nullopt;
 }
 
+std::optional<Outcome> Puller::step_apply(std::int64_t version) {
+  if (read_ == nullptr && fetched_ != nullptr && fetched_->version() == version) {
+    read_ = std::exchange(fetched_, nullptr);
+    read_->resume();
+  }
+  return step({version, 0});
+}
+
 // A version that was taken back is gone at one source at least: nobody can pull it any more.
 std::optional<Outcome> Puller::finish_read() {
-  recv_->step();
-  if (!recv_->done()) return std::nullopt;
-  Outcome outcome = recv_->outcome();
-  const std::int64_t version = recv_->round();
-  outcome.round = recv_->generation();
-  recv_.reset();
+  read_->step();
+  if (!read_->done()) return std::nullopt;
+  Outcome outcome = read_->outcome();
+  const std::int64_t version = read_->version();
+  outcome.round = read_->generation();
+  if (read_->is_fetched()) fetched_ = read_;
+  read_.reset();
   if (outcome.status.code != Code::withdrawn || outcome.round != plan_.generation) return outcome;
   log::debug("bus: rank {}: version {} of batch \"{}\" was recycled while it was read",
              context_.rank, version, plan_.batch);
@@ -273,8 +289,41 @@ void Puller::read(std::int64_t version) {
   std::set<std::int64_t> kept{version};
   if (pinned_ > version) kept.insert(pinned_);
   pin(std::move(kept));
-  recv_ = std::make_shared<Recv>(context_, plan_.generation, serial_, version, version,
-                                 std::vector<RecvCommit>(), loan_);
+  fetched_.reset();
+  VersionRead::Origin origin{plan_.generation, serial_, version, streams_, plan_.targets, loan_};
+  origin.promises = plan_.promises;
+  origin.fetches = fetches_;
+  origin.labels = plan_.labels;
+  origin.is_far = is_far();
+  origin.dense = [weak = weak_from_this(), serial = serial_, version]() -> std::shared_ptr<Recv> {
+    const auto self = weak.lock();
+    return self == nullptr || !self->knows(serial) ? nullptr : self->read_all(version);
+  };
+  for (const auto& [rank, source] : sources_) origin.sources[rank].connection = source.connection;
+  for (std::size_t at = 0; at < streams_.size(); ++at) {
+    for (const Rank rank : streams_[at]->source.ranks) {
+      origin.sources.at(rank).streams.push_back(at);
+    }
+  }
+  read_ = std::make_shared<VersionRead>(context_, std::move(origin), held_);
+  read_->start();
+}
+
+bool Puller::is_far() const {
+  return std::ranges::any_of(sources_, [](const auto& each) {
+    const auto& slots = each.second.slots;
+    return !slots.empty() && slots.front().region->path() == "network";
+  });
+}
+
+std::shared_ptr<Recv> Puller::read_all(std::int64_t version) const {
+  for (const auto& stream : streams_) {
+    for (const Rank rank : stream->source.ranks) {
+      if (sources_.at(rank).find(version) == nullptr) return nullptr;
+    }
+  }
+  const auto recv = std::make_shared<Recv>(context_, plan_.generation, serial_, version, version,
+                                           std::vector<RecvCommit>(), loan_);
   std::vector<RecvPart> parts;
   for (std::size_t at = 0; at < streams_.size(); ++at) {
     RecvPart part{
@@ -286,7 +335,8 @@ void Puller::read(std::int64_t version) {
     }
     parts.push_back(std::move(part));
   }
-  recv_->start(std::move(parts), {}, nullptr);
+  recv->start(std::move(parts), {}, nullptr);
+  return recv;
 }
 
 bool Puller::all_have(std::int64_t version) const {
@@ -319,7 +369,7 @@ void Puller::on_held(Rank rank, const Held& held) {
   largest_held_ = std::max(largest_held_, held.version);
   if (!unpinned_.empty()) return;
   must_pin_ = taken_back_ = false;
-  if (recv_ != nullptr) return;
+  if (read_ != nullptr) return;
   pinned_ = largest_held_;
   if (pinned_ != 0 && narrows_) pin({pinned_});
 }
@@ -360,12 +410,14 @@ void Puller::pin(std::set<std::int64_t> versions) {
 }
 
 void Puller::rest() {
-  recv_.reset();
+  if (read_ != nullptr) read_->end({Code::cancelled, "the pull is over"});
+  read_.reset();
   pinned_ = 0;
   must_pin_ = false;
   narrows_ = true;
   unpinned_.clear();
-  if (holding_) pin({});
+  const bool waits = fetched_ != nullptr && fetched_->needs_sources();
+  if (holding_ && !waits) pin({});
 }
 
 void Puller::tell_all(const MessageBody& body) {

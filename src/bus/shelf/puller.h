@@ -12,6 +12,7 @@
 #include <vector>
 
 #include "bus/channel/loan.h"
+#include "bus/patching/version_read.h"
 #include "bus/round/context.h"
 #include "bus/round/reader.h"
 #include "bus/round/recv.h"
@@ -81,7 +82,14 @@ class Puller : public std::enable_shared_from_this<Puller> {
   std::optional<Outcome> finish_read();
 
   // What is being read; null: nothing is.
-  Recv* reading() const noexcept { return recv_.get(); }
+  VersionRead* reading() const noexcept { return read_.get(); }
+  // What is read from now on waits for an apply before it touches the targets.
+  void set_fetching(bool fetches) noexcept { fetches_ = fetches; }
+  // Applies what was fetched of this version, or reads the version if it has to. Returns the
+  // outcome, once that is over.
+  std::optional<Outcome> step_apply(std::int64_t version);
+  // Somebody else has written to the targets.
+  void forget_content() noexcept { held_->content.reset(); }
   // The pull is over: the sources need keep nothing for this reader. What was read is dropped.
   void rest();
 
@@ -113,6 +121,9 @@ class Puller : public std::enable_shared_from_this<Puller> {
   void on_held(Rank rank, const Held& held);
   std::optional<Outcome> judge(Outcome read, const Wanted& wanted);
   void read(std::int64_t version);
+  // Null: not all sources have the version any more.
+  std::shared_ptr<Recv> read_all(std::int64_t version) const;
+  bool is_far() const;
   // Asks all sources to keep what they have and what they get.
   void pin_newest();
   void pin(std::set<std::int64_t> versions);
@@ -126,7 +137,10 @@ class Puller : public std::enable_shared_from_this<Puller> {
   std::uint64_t serial_ = 0;
   std::vector<std::shared_ptr<const plan::Stream>> streams_;
   std::map<Rank, SourceEnd> sources_;
-  std::shared_ptr<Recv> recv_;
+  std::shared_ptr<VersionRead> read_;
+  std::shared_ptr<VersionRead> fetched_;  // and not applied
+  bool fetches_ = false;
+  const std::shared_ptr<HeldState> held_ = std::make_shared<HeldState>();
   std::optional<std::int64_t> finished_after_;
   std::int64_t common_ = 0;  // the newest version that all senders are known to have had
   bool taken_back_ = false;  // something was, and not all sources have said since what all had

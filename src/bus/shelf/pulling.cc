@@ -54,15 +54,20 @@ Wanted Pulling::wanted_by(const Pull& pull) const {
 std::optional<Outcome> Pulling::step_head() {
   if (puller_ == nullptr) return std::nullopt;
   Queued& head = queue_.front();
-  if (Recv* recv = puller_->reading(); recv != nullptr && !head.why.ok()) {
-    if (!recv->done()) return std::nullopt;
-    return recv->outcome();
+  if (VersionRead* read = puller_->reading(); read != nullptr && !head.why.ok()) {
+    if (!read->done()) return std::nullopt;
+    return read->outcome();
   }
+  if (std::exchange(head.pull.overwritten, false)) puller_->forget_content();
   const Wanted wanted = wanted_by(head.pull);
-  auto outcome = is_joint(head.pull) ? joint_.step(*puller_, wanted) : puller_->step(wanted);
-  if (const Recv* recv = puller_->reading();
-      recv != nullptr && head.telling.has_come(self_.context.now)) {
-    self_.context.channel.progress(head.id, recv->bytes_done(), recv->bytes_total());
+  puller_->set_fetching(head.pull.part == PullPart::fetch);
+  auto outcome = head.pull.part == PullPart::apply
+                     ? puller_->step_apply(head.pull.version.value_or(0))
+                 : is_joint(head.pull) ? joint_.step(*puller_, wanted)
+                                       : puller_->step(wanted);
+  if (const VersionRead* read = puller_->reading();
+      read != nullptr && head.telling.has_come(self_.context.now)) {
+    self_.context.channel.progress(head.id, read->bytes_done(), read->bytes_total());
   }
   if (outcome || started() || shelves_are_there_ || !puller_->finished_after()) return outcome;
   if (reads() || joint_.has_voted()) return outcome;
@@ -75,7 +80,8 @@ void Pulling::finish_head(Outcome outcome) {
   self_.context.at(Step::received);
   if (outcome.absence != Absence::none && outcome.status.ok()) explain_absence(outcome);
   joint_.end(outcome);
-  if (outcome.status.ok()) {
+  const bool fetches = queue_.front().pull.part == PullPart::fetch;
+  if (outcome.status.ok() && !fetches) {
     read_in_ = outcome.round;
     last_read_ = outcome.version;
   }
@@ -185,6 +191,7 @@ TimePoint Pulling::wake_at() const {
   for (const Queued& queued : queue_) {
     if (queued.why.ok()) at = std::min(at, queued.deadline.at());
   }
+  if (reads()) at = std::min(at, puller_->reading()->wake_at());
   if (puller_ != nullptr && puller_->idle() && !self_.membership.closing()) {
     at = std::min(at, puller_->retry_at());
   }

@@ -29,6 +29,8 @@ class Pulling {
   // Why not all sources have been joined; for messages.
   std::string trouble() const { return puller_ == nullptr ? "" : puller_->trouble(); }
   bool reads() const noexcept { return puller_ != nullptr && puller_->reading() != nullptr; }
+  // There is something to do at once.
+  bool busy() const noexcept { return reads() && puller_->reading()->busy(); }
   // After the loan of the registration has changed. Only while nothing is pulled.
   void replace_memory();
   // The newest version that a pull would find now; 0: none.

@@ -11,6 +11,7 @@
 #include <vector>
 
 #include "bus/channel/loan.h"
+#include "bus/patching/patch_maker.h"
 #include "bus/registration/own_registration.h"
 #include "bus/registration/reader_groups.h"
 #include "bus/round/context.h"
@@ -42,8 +43,15 @@ class Shelf {
   // A slot to write the version to: no reader that began to read that slot before succeeds any
   // more.
   std::optional<std::size_t> take(std::int64_t version, bool withdraw);
-  // False: no slot was being filled with the version.
-  bool complete(std::int64_t version);
+  // False: no slot was being filled with the version. `compared`: with the version in the slot
+  // that compares_with() gave.
+  bool complete(std::int64_t version, bool compared);
+  // For versions from now on: whether readers get patches, and the most bytes for all that.
+  void set_deltas(delta::Mode mode, std::optional<std::int64_t> most_bytes) {
+    patches_.set(mode, most_bytes);
+  }
+  // The slot that the next version is to be compared with; nothing: it need not be compared.
+  std::optional<std::size_t> compares_with() const;
   void give_up() { slots_.give_up(); }
   // Who lacks the newest version of this sender.
   std::vector<Rank> lagging() const { return herald_.lacking(slots_.newest()); }
@@ -78,7 +86,13 @@ class Shelf {
   void serve(const PeerConnectionPtr& connection, std::uint64_t serial, const Subscribe& wish,
              const ReaderGroups::Served& served);
   void on_hold(const Subscription& subscription, std::uint64_t serial, const Hold& hold);
+  void on_ask(const Subscription& subscription, std::uint64_t serial, const AskPatch& ask);
+  // In the order in which streams count them.
+  std::vector<TensorView> tensors_of(std::size_t slot) const;
+  std::optional<std::size_t> slot_of(std::int64_t version) const;
   void unsubscribe(std::uint64_t serial);
+  void subscribe_to_patches(std::uint64_t serial, const ReaderGroups::Served& served);
+  PatchMaker::Origin patch_origin() const;
   void tell_all(const MessageBody& body);
   void look_at_common();
 
@@ -89,6 +103,7 @@ class Shelf {
   const std::shared_ptr<Loan> loan_;
   Slots slots_;
   std::vector<std::unique_ptr<fabric::Region>> regions_;  // by slot, each with a gate of its own
+  PatchMaker patches_;
   Herald herald_;
   ReaderGroups readers_;
   std::map<std::uint64_t, Subscription> subscriptions_;  // by serial

@@ -3,6 +3,7 @@
 #include <algorithm>
 
 #include "bus/client/client.h"
+#include "delta/change/bitmap.h"
 #include "tensorbus/plan.h"
 
 namespace tensorbus::bus::simulation {
@@ -155,8 +156,12 @@ void ShelfUser::init() {
 void ShelfUser::enlist() {
   const Shape local = side_.whole().local_shape(whole_shape, rank_);
   const std::size_t keep = publishes() ? world_.keep() : 0;
-  loan_ = std::make_shared<SimulatedLoan>(std::vector<SimulatedLoan::Tensor>(
-      std::max<std::size_t>(keep, 1), {Dtype::int64, local, {}, {}}));
+  std::vector<SimulatedLoan::Tensor> lent(std::max<std::size_t>(keep, 1),
+                                          {Dtype::int64, local, {}, {}});
+  if (publishes() && world_.deltas()) {
+    lent.push_back({Dtype::int64, {delta::Bitmap::words_for(element_count(local))}, {}, {}});
+  }
+  loan_ = std::make_shared<SimulatedLoan>(std::move(lent));
   for (std::size_t slot = 0; slot < std::max<std::size_t>(keep, 1); ++slot) {
     std::ranges::fill(loan_->numbers(slot), garbage);
   }
@@ -170,13 +175,14 @@ void ShelfUser::enlist() {
       {"p", "w", Dtype::int64, local, plan::contiguous_strides(local), std::nullopt}};
   enlisting_.pairs = {"p"};
   enlisting_.versioned = Versioned{publishes() ? Direction::send : Direction::recv, 0, false,
-                                   static_cast<std::int64_t>(keep)};
+                                   static_cast<std::int64_t>(keep), world_.deltas()};
   ask_to_enlist();
 }
 
 void ShelfUser::ask_to_enlist() {
   ++life_;
   answered_ = attempts_ = 0;
+  changed_in_.assign(loan_->numbers(0).size(), 0);
   world_.say("rank {}: register_tensors, for the {}. time", rank_, life_);
   world_.checks.note_registration(enlisting_.registration, life());
   submit({}, enlisting_, loan_, seconds(2));
@@ -216,8 +222,13 @@ void ShelfUser::on_enlisted(const Pending& pending, const Outcome& outcome) {
 void ShelfUser::publish() {
   shelving_ = false;
   ++attempts_;
-  Publish command{"b", std::nullopt, std::nullopt,
-                  static_cast<std::int64_t>(world_.cluster.random(30)), world_.odds(2)};
+  Publish command{"b",
+                  std::nullopt,
+                  std::nullopt,
+                  static_cast<std::int64_t>(world_.cluster.random(30)),
+                  world_.odds(2),
+                  world_.delta_mode(),
+                  world_.delta_memory()};
   submit({}, std::move(command), nullptr, seconds(1));
 }
 
@@ -236,7 +247,9 @@ void ShelfUser::on_published(const Outcome& outcome) {
   }
   if (!shelving_) {
     filling_ = Filling{outcome.version, static_cast<std::size_t>(outcome.slot)};
+    if (outcome.previous) filling_->previous = static_cast<std::size_t>(*outcome.previous);
     world_.tags[{life(), outcome.version}] = attempts_;
+    train();
     std::ranges::fill(loan_->numbers(filling_->slot), garbage);
     return;
   }
@@ -249,6 +262,27 @@ void ShelfUser::on_published(const Outcome& outcome) {
   filling_.reset();
 }
 
+void ShelfUser::train() {
+  auto& content = world_.contents[{life(), filling_->version}];
+  std::size_t at = 0;
+  for_each(whole_shape, loan_->numbers(filling_->slot), [&](std::int64_t&, std::int64_t i) {
+    std::int64_t& changed = changed_in_[at++];
+    if (!world_.deltas() || changed == 0 || (attempts_ * 5 + i * 3) % 7 < 2) changed = attempts_;
+    content[i] = changed;
+  });
+}
+
+void ShelfUser::compare() {
+  if (!filling_->previous) return;
+  const auto now = loan_->numbers(filling_->slot);
+  const auto before = loan_->numbers(*filling_->previous);
+  const auto words = loan_->numbers(loan_->tensors().size() - 1);
+  std::ranges::fill(words, 0);
+  for (std::size_t at = 0; at < now.size(); ++at) {
+    if (now[at] != before[at]) words[at / 64] |= std::int64_t{1} << at % 64;
+  }
+}
+
 // A few elements at a time, so that anything can happen meanwhile.
 void ShelfUser::fill() {
   const auto numbers = loan_->numbers(filling_->slot);
@@ -256,19 +290,24 @@ void ShelfUser::fill() {
       std::min(numbers.size(), filling_->written + 1 + world_.cluster.random(12));
   std::size_t at = 0;
   for_each(whole_shape, numbers, [&](std::int64_t& number, std::int64_t i) {
-    if (at >= filling_->written && at < end) number = tag_of(attempts_, life(), i);
+    if (at >= filling_->written && at < end) number = tag_of(changed_in_[at], life(), i);
     ++at;
   });
   filling_->written = end;
   if (end < numbers.size()) return;
   shelving_ = true;
-  submit({}, Shelve{"b", std::nullopt, filling_->version, true}, nullptr, seconds(1));
+  compare();
+  submit({}, Shelve{"b", std::nullopt, filling_->version, true, filling_->previous.has_value()},
+         nullptr, seconds(1));
 }
 
 void ShelfUser::pull() {
   after_error_.clear();
-  std::ranges::fill(loan_->numbers(0), garbage);
   Pull command{"b", std::nullopt};
+  // Who promises to leave its tensors alone says when it has not.
+  command.overwritten = !world_.deltas() || world_.odds(8);
+  if (command.overwritten) std::ranges::fill(loan_->numbers(0), garbage);
+  before_.assign(loan_->numbers(0).begin(), loan_->numbers(0).end());
   const auto kind = world_.resting() ? 0 : world_.cluster.random(4);
   if (kind == 2) command.newer_than = last_version_;
   if (kind == 3) command.version = std::max<std::int64_t>(1, last_version_ + 1);
@@ -296,11 +335,19 @@ void ShelfUser::on_pulled(const Pending& pending, const Outcome& outcome) {
     if (together) ++world_.report.counts["joint pulls"];
     ++successes;
     ++world_.report.counts["pulls"];
+    if (outcome.update && outcome.update->why == delta::Why::patch) {
+      ++world_.report.counts["patched pulls"];
+    }
     return check_pulled(pending, outcome);
   }
   world_.say("rank {}: pull: {}", rank_, outcome.status.message);
   ++world_.report.counts[together ? "failed joint pulls" : "failed pulls"];
   after_error_.assign(loan_->numbers(0).begin(), loan_->numbers(0).end());
+  const bool untouched =
+      outcome.status.message.find("the tensors are as they were") != std::string::npos;
+  if (untouched && before_ != after_error_) {
+    world_.violate("D3", fmt::format("rank {}: {}", rank_, outcome.status.message));
+  }
   if (outcome.absence == Absence::gone && !pending.pull.version && !together) {
     world_.violate("I23", fmt::format("rank {}: no version was named, and it is gone", rank_));
   }
@@ -335,10 +382,10 @@ void ShelfUser::check_pulled(const Pending& pending, const Outcome& outcome) {
     const Life life = life_of(number);
     const auto generation = world_.checks.generation_of(life);
     const auto tag = world_.tags.find({life, outcome.version});
-    step = step.value_or(step_of(number));
-    if (number < garbage && element_of(number) == i && step_of(number) == *step &&
-        tag != world_.tags.end() && tag->second == *step && generation &&
-        generation->second == outcome.round) {
+    if (tag != world_.tags.end()) step = step.value_or(tag->second);
+    if (number < garbage && element_of(number) == i && tag != world_.tags.end() &&
+        tag->second == *step && generation && generation->second == outcome.round &&
+        world_.changed_in(life, outcome.version, i) == step_of(number)) {
       source = life;
       return;
     }

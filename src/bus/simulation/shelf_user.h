@@ -52,7 +52,8 @@ class ShelfUser final : public User {
   struct Filling {
     std::int64_t version = 0;
     std::size_t slot = 0;
-    std::size_t written = 0;  // elements
+    std::size_t written = 0;                // elements
+    std::optional<std::size_t> previous{};  // the slot to compare with
   };
 
   void submit(Pending pending, Command command, std::shared_ptr<Loan> loan, Duration most);
@@ -69,7 +70,11 @@ class ShelfUser final : public User {
   void enlist();
   void ask_to_enlist();
   void publish();
+  // Some elements change.
+  void train();
   void fill();
+  // Writes down which elements differ from those of the version before.
+  void compare();
   void pull();
   void leave();
 
@@ -86,6 +91,9 @@ class ShelfUser final : public User {
   std::int64_t last_generation_ = 0;
   std::int64_t last_life_ = 0;  // that pulled
   std::vector<std::int64_t> after_error_;
+  std::vector<std::int64_t> before_;  // what a pull found
+  // In which attempt each element last changed; 0: in none of this life.
+  std::vector<std::int64_t> changed_in_;
 };
 
 }  // namespace tensorbus::bus::simulation

@@ -38,6 +38,7 @@ World::World(std::uint64_t seed, const Faults& faults)
   shelved_ = odds(4);
   together_ = shelved_ && !odds(3);
   keep_ = 2 + cluster.random(2);
+  choose_deltas(seed);
   two_way_ = !shelved_ && odds(3);
   linked_ = !shelved_ && !two_way_ && odds(2);
   make_sides();
@@ -83,6 +84,26 @@ void World::make_sides() {
   if (!two_way_ && odds(3)) add("more", "train", 20, false);
 }
 
+std::optional<std::int64_t> World::changed_in(Life sender, std::int64_t version,
+                                              std::int64_t element) const {
+  const auto content = contents.find({sender, version});
+  if (content == contents.end() || !content->second.contains(element)) return std::nullopt;
+  return content->second.at(element);
+}
+
+// Not by the dice of the cluster: what happens without deltas stays what it was. Room for no base,
+// for one and its patch, for two, for all.
+void World::choose_deltas(std::uint64_t seed) {
+  constexpr delta::Mode modes[] = {delta::Mode::off, delta::Mode::always, delta::Mode::always,
+                                   delta::Mode::automatic};
+  constexpr std::int64_t base_bytes = 16;
+  constexpr std::int64_t patch_bytes = 700;
+  if (!shelved_) return;
+  delta_mode_ = modes[seed % 4];
+  const auto room = static_cast<std::int64_t>(seed / 4 % 4);
+  if (room < 3) delta_memory_ = room * (base_bytes + patch_bytes);
+}
+
 void World::violate(const std::string& invariant, const std::string& what) {
   say("VIOLATION of {}: {}", invariant, what);
   report.violations.push_back(invariant + ": " + what);
@@ -90,8 +111,9 @@ void World::violate(const std::string& invariant, const std::string& what) {
 
 // A worker that has not registered has no memory to take back, and one with a shelf lends none.
 bool can_hit(const std::string& fault, Step step) {
-  constexpr std::array without{Step::started, Step::pairing, Step::slot_taken, Step::published,
-                               Step::pinning, Step::voted,   Step::decided};
+  constexpr std::array without{
+      Step::started,       Step::pairing,  Step::slot_taken, Step::published, Step::pinning,
+      Step::patch_offered, Step::fetching, Step::applying,   Step::voted,     Step::decided};
   return fault != "raise" || std::ranges::find(without, step) == without.end();
 }
 

@@ -7,19 +7,17 @@
 #include "base/refuse.h"
 
 namespace tensorbus::delta {
-namespace {
 
-std::size_t words_for(std::int64_t elements) {
+std::int64_t Bitmap::words_for(std::int64_t elements) {
   if (elements < 0) refuse("a bitmap of " + std::to_string(elements) + " elements");
-  return static_cast<std::size_t>((elements + Bitmap::word_bits - 1) / Bitmap::word_bits);
+  return elements / word_bits + (elements % word_bits != 0 ? 1 : 0);
 }
 
-}  // namespace
-
-Bitmap::Bitmap(std::int64_t elements) : size_(elements), words_(words_for(elements) + 1) {}
+Bitmap::Bitmap(std::int64_t elements)
+    : size_(elements), words_(static_cast<std::size_t>(words_for(elements) + 1)) {}
 
 std::size_t Bitmap::bytes_for(std::int64_t elements) {
-  return (words_for(elements) + 1) * sizeof(std::uint64_t);
+  return static_cast<std::size_t>(words_for(elements) + 1) * sizeof(std::uint64_t);
 }
 
 std::int64_t Bitmap::count() const noexcept {

@@ -37,6 +37,8 @@ class Bitmap {
   std::span<const std::uint64_t> words() const noexcept {
     return {words_.data(), words_.size() - 1};
   }
+  // How many words there are for so many elements.
+  static std::int64_t words_for(std::int64_t elements);
   // The bytes of a bitmap for so many elements.
   static std::size_t bytes_for(std::int64_t elements);
 
