@@ -54,13 +54,17 @@ TEST(LoopTest, WhatAPollBroughtIsNotSleptThrough) {
   }
 }
 
-// Always ready. Counts how often the thread that made it sleeps.
+// Always ready. Counts how often the thread that made it sleeps. Every second poll of that thread
+// takes `late`: like a core that was yielded and had by a stranger.
 class Restless final : public fabric::Progress {
  public:
-  Restless() { ready_.signal(); }
-  std::span<const fabric::Event> poll() override { return {}; }
+  explicit Restless(Duration late = Duration::zero()) : late_(late) { ready_.signal(); }
+  std::span<const fabric::Event> poll() override {
+    if (is_caller() && polls_++ % 2 == 1) std::this_thread::sleep_for(late_);
+    return {};
+  }
   bool arm() override {
-    if (std::this_thread::get_id() == caller_) ++sleeps_;
+    if (is_caller()) ++sleeps_;
     return true;
   }
   int fd() const noexcept override { return ready_.get(); }
@@ -68,8 +72,12 @@ class Restless final : public fabric::Progress {
   int sleeps() const { return sleeps_; }
 
  private:
+  bool is_caller() const { return std::this_thread::get_id() == caller_; }
+
   const std::thread::id caller_ = std::this_thread::get_id();
+  const Duration late_;
   os::EventFd ready_;
+  int polls_ = 0;
   int sleeps_ = 0;
 };
 
@@ -123,40 +131,10 @@ TEST(LoopTest, CallsThatSleepAndComeAgainLeaveOurOwnThreadAlone) {
   EXPECT_LT(sleeps_of_others() - before, looks + 20);
 }
 
-// A core that is yielded comes back late: so late that a sleeper would have had it sooner.
-class Hogged final : public fabric::Progress {
- public:
-  std::span<const fabric::Event> poll() override {
-    if (std::this_thread::get_id() == caller_ && polls_++ % 2 == 1)
-      std::this_thread::sleep_for(late);
-    return {};
-  }
-  bool arm() override {
-    if (std::this_thread::get_id() == caller_) ++sleeps_;
-    return true;
-  }
-  int fd() const noexcept override { return ready_.get(); }
-  TimePoint wake_at() const noexcept override { return TimePoint::max(); }
-  int sleeps() const { return sleeps_; }
-
- private:
-  static constexpr auto late = std::chrono::milliseconds(2);
-  const std::thread::id caller_ = std::this_thread::get_id();
-  int polls_ = 0;
-  int sleeps_ = 0;
-  os::EventFd ready_ = signalled();
-
-  static os::EventFd signalled() {
-    os::EventFd fd;
-    fd.signal();
-    return fd;
-  }
-};
-
 // proves: P12
 TEST(LoopTest, WhoYieldsToAHogSleepsFromThenOn) {
   OnePoll events(1'000'000'000);
-  Hogged station;
+  Restless station(std::chrono::milliseconds(2));
   Loop loop(events, station,
             SpinBudget(std::chrono::milliseconds(1), Duration::zero(), Between::yield));
   Loop::Lock lock = loop.lock();
