@@ -4,7 +4,9 @@
 #include <sys/mman.h>
 
 #include <array>
+#include <barrier>
 #include <cstring>
+#include <memory>
 #include <thread>
 #include <vector>
 
@@ -117,6 +119,44 @@ TEST_P(PreparedTest, TwoThreadsSendTheSame) {
   send();
   other.join();
   EXPECT_EQ(worker.counts().requests, 0U);
+}
+
+// Of the slots that threads wait for at once, each comes to one of them, and a request that was
+// prepared keeps the slot.
+TEST_P(PreparedTest, ThreadsThatSendAtOnceForTheFirstTimeAllGetASlot) {
+  constexpr int rounds = 300;
+  constexpr int threads = 3;
+  Cluster cluster(1, 1, options());
+  Worker& worker = cluster.worker(0);
+  std::jthread server([&](const std::stop_token& stop) {
+    while (!stop.stop_requested()) {
+      status_of([&] { echo_nothing(cluster.server(0)); });
+    }
+  });
+  std::vector<std::unique_ptr<Tensor>> pushes;
+  std::vector<PreparedRequest> prepared;
+  for (int round = 0; round < rounds; ++round) {
+    pushes.push_back(std::make_unique<Tensor>(Dtype::uint8, Shape{1000 + 100 * (round % 8)}));
+    prepared.push_back(worker.prepare(std::array{pushes.back()->item(1)}, {}));
+  }
+  std::barrier together(threads);
+  const auto send = [&] {
+    for (const PreparedRequest& request : prepared) {
+      together.arrive_and_wait();
+      const Status status =
+          status_of([&] { worker.wait(worker.push_pull(request, soon()), soon()); });
+      EXPECT_TRUE(status.ok()) << status.message;
+    }
+  };
+  {
+    std::vector<std::jthread> all;
+    for (int each = 0; each < threads; ++each) all.emplace_back(send);
+  }
+  server.request_stop();
+  // The server may be waiting for a request, or be gone.
+  status_of([&] {
+    worker.wait(worker.push_pull(prepared.front(), soon()), Deadline::after(milliseconds(100)));
+  });
 }
 
 // proves: P13

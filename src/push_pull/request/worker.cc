@@ -153,11 +153,22 @@ void Worker::Impl::give_back_slots(ServerState& state, Leg& leg) {
 
 PeerSlot Worker::Impl::take_slot(Lock& lock, ServerState& state, std::size_t bytes,
                                  Deadline deadline) {
-  if (const auto slot = state.push_slots.take(bytes)) return *slot;
+  const std::size_t size = slot_size(bytes);
+  // Those who wait have asked for one each. Whoever takes one before them asks for another in its
+  // place: it may be kept for good.
+  if (!state.awaited_slots.contains(size)) {
+    if (const auto slot = state.push_slots.take(bytes)) return *slot;
+  }
   wire::Message message(wire::Kind::want_slot);
-  message.put(wire::WantSlot{slot_size(bytes)});
+  message.put(wire::WantSlot{size});
   state.partner->send(message.bytes());
   const std::uint64_t refusals = state.refusals;
+  struct Awaiting {
+    ~Awaiting() { sizes.erase(own); }
+    std::multiset<std::size_t>& sizes;
+    std::multiset<std::size_t>::iterator own;
+  };
+  const Awaiting awaiting{state.awaited_slots, state.awaited_slots.insert(size)};
   std::optional<PeerSlot> slot;
   const bool over = node_.loop().wait(lock, deadline, [&] {
     return state.partner->lost() || state.refusals != refusals ||

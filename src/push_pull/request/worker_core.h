@@ -4,6 +4,7 @@
 
 #include <map>
 #include <memory>
+#include <set>
 #include <span>
 #include <string>
 #include <vector>
@@ -61,6 +62,7 @@ class Worker::Impl final : private Node::Client {
   struct ServerState {
     Partner* partner = nullptr;
     FreeSlots<PeerSlot> push_slots;
+    std::multiset<std::size_t> awaited_slots;  // sizes, of threads that wait for one each
     FreeSlots<OwnSlot> pull_slots;
     std::map<std::int64_t, Landing> landings;
     OwnSlot words;
