@@ -38,8 +38,8 @@ struct SessionUp {
   std::uint64_t session = 0;
   std::int64_t pid = 0;
 };
-// The client closed the session (ok) or died. Its commands need no answer any more; its memory must
-// not be touched.
+// The client closed the session (ok) or died. The client's commands need no answer any more; the
+// client's memory must not be touched.
 struct SessionLost {
   std::uint64_t session = 0;
   Status reason;

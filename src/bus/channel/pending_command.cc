@@ -7,6 +7,7 @@
 #include "base/log.h"
 #include "base/overloaded.h"
 #include "base/waiting.h"
+#include "os/process/awake.h"
 
 namespace tensorbus::bus {
 
@@ -15,8 +16,10 @@ PendingCommand::PendingCommand(CommandId id, std::string what,
     : id_(id), what_(std::move(what)), cancel_(std::move(cancel)), listen_(std::move(listen)) {}
 
 const Outcome& PendingCommand::wait(Deadline deadline) {
+  thread_local os::Awake awake;
   while (!done()) {
     if (!deadline.expired() && listen_ && listen_(*this, deadline)) continue;
+    if (!deadline.expired() && awake.until([this] { return done(); })) break;
     Lock lock(mutex_);
     if (done()) break;
     if (!Waiting(lock, deadline).sleep(changed_)) {

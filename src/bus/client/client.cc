@@ -47,10 +47,12 @@ void keep_until_done(const std::shared_ptr<Pending>& pending, std::shared_ptr<co
   if (pending != nullptr && kept != nullptr) pending->on_done([kept = std::move(kept)] {});
 }
 
+ProcessMutex forever_mutex;
+
 void keep_for_good(std::shared_ptr<const void> kept) {
-  static Mutex mutex;
-  static auto* const forever GUARDED_BY(mutex) = new std::vector<std::shared_ptr<const void>>;
-  const Lock lock(mutex);
+  static auto* const forever GUARDED_BY(forever_mutex) =
+      new std::vector<std::shared_ptr<const void>>;
+  const Lock lock(forever_mutex);
   forever->push_back(std::move(kept));
 }
 

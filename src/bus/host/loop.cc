@@ -6,6 +6,7 @@
 #include <chrono>
 
 #include "base/clock.h"
+#include "os/process/awake.h"
 
 namespace tensorbus::bus {
 namespace {
@@ -30,9 +31,11 @@ bool sleep(Agent& agent, const os::EventFd& stop) {
 
 void serve(Agent& agent, os::EventFd& stop) {
   bool stopping = signalled(stop);
+  os::Awake awake;
+  bool hurries = false;
   for (unsigned steps = 1; !stopping; ++steps) {
-    agent.step(now());
-    if (agent.arm()) {
+    hurries = hurries ? awake.until([&] { return agent.look(now()); }) : agent.look(now());
+    if (!hurries && agent.arm()) {
       stopping = sleep(agent, stop);
     } else if (steps % steps_between_looks == 0) {
       stopping = signalled(stop);

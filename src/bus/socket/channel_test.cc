@@ -295,6 +295,33 @@ TEST_F(SocketChannelTest, ARegistrationThatIsClosedWhileItIsMadeAgainIsNotMadeOn
   EXPECT_EQ(registrations().size(), 2U);
 }
 
+// Closed at any moment of the wait, also where the caller that waits has let go of the mutex: other
+// threads take it again and again, and what is answered to them makes the caller look once more.
+TEST_F(SocketChannelTest, ACallerThatWaitsIsToldWhenAnotherThreadCloses) {
+  const ScriptedAgent agent(listen(), [](Channel& channel, const ChannelEvent& event) {
+    const auto* submission = std::get_if<Submission>(&event);
+    if (submission == nullptr || context_of(submission->command) == "hold") return;
+    channel.complete(submission->id, {});
+  });
+  for (int round = 0; round < 300; ++round) {
+    const auto client = connect();
+    const auto held = client->begin(query("hold"), Deadline::never());
+    std::vector<std::thread> others;
+    for (int other = 0; other < 3; ++other) {
+      others.emplace_back([&] {
+        while (client->post(query("quick")) != nullptr) continue;
+      });
+    }
+    others.emplace_back([&] {
+      const TimePoint close_at = now() + std::chrono::microseconds(round * 10);
+      while (now() < close_at) std::this_thread::yield();
+      client->close();
+    });
+    EXPECT_EQ(held->wait(soon()).status.code, Code::cancelled);
+    for (std::thread& other : others) other.join();
+  }
+}
+
 // proves: B3.17, B5.18
 TEST_F(SocketChannelTest, ABegunCommandEndsWithTheAgentThatHadAcceptedItAndOthersGoToTheNext) {
   auto agent = std::make_unique<ScriptedAgent>(listen(), script());

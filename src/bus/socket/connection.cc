@@ -19,6 +19,7 @@
 #include "bus/socket/agent_line.h"
 #include "bus/socket/submitted.h"
 #include "os/io/poll.h"
+#include "os/process/awake.h"
 #include "os/process/fork.h"
 
 namespace tensorbus::bus {
@@ -230,6 +231,8 @@ class SocketConnection final : public Connection,
     listening_ = true;
     try {
       while (line_.up() && !condition() && !deadline.expired()) {
+        listen_awake(lock, condition);
+        if (!line_.up() || condition()) continue;
         const std::shared_ptr<FrameSocket> socket = line_.socket();
         const int out = socket->wants_write() ? POLLOUT : 0;
         pollfd ready{socket->socket().get(), static_cast<short>(POLLIN | out), 0};
@@ -245,6 +248,18 @@ class SocketConnection final : public Connection,
     }
     stop_listening();
     return true;
+  }
+
+  // Others have the mutex now and then: what was true before need not be any more.
+  template <typename Condition>
+  void listen_awake(std::unique_lock<std::mutex>& lock, Condition condition) REQUIRES(mutex_) {
+    thread_local os::Awake awake;
+    const Unlocked unlocked(lock);
+    awake.until([&]() LOCKS_UNCHECKED {
+      const std::lock_guard held(lock);
+      take_in(lock);
+      return condition() || !line_.up();
+    });
   }
 
   void stop_listening() noexcept REQUIRES(mutex_) {

@@ -6,9 +6,9 @@
 #include <array>
 
 #include "base/clock.h"
+#include "base/hot/ticker.h"
 #include "base/log.h"
 #include "base/overloaded.h"
-#include "base/ticker.h"
 
 namespace tensorbus::push_pull {
 namespace {
@@ -21,7 +21,7 @@ constexpr Duration between_looks = std::chrono::milliseconds(5);
 
 }  // namespace
 
-Loop::Loop(Events& events, fabric::Progress& station, SpinBudget spin)
+Loop::Loop(Events& events, fabric::Progress& station, os::SpinBudget spin)
     : events_(events), station_(station), spin_(spin) {
   for (const int fd : {wake_.get(), keeper_wake_.get()}) os::close_in_children(fd);
   keeper_ = std::thread([this] { keep(); });

@@ -18,7 +18,7 @@
 #include "fabric/core/fabric.h"
 #include "os/io/poll.h"
 #include "os/process/fork.h"
-#include "push_pull/job/spin.h"
+#include "os/process/spin_budget.h"
 #include "tensorbus/deadline.h"
 #include "tensorbus/status.h"
 
@@ -40,7 +40,7 @@ class Loop final : public fabric::Receiver {
   };
 
   // `events` and `station` are borrowed.
-  Loop(Events& events, fabric::Progress& station, SpinBudget spin);
+  Loop(Events& events, fabric::Progress& station, os::SpinBudget spin);
   ~Loop();
   Loop(const Loop&) = delete;
   Loop& operator=(const Loop&) = delete;
@@ -122,7 +122,7 @@ class Loop final : public fabric::Receiver {
 
   Events& events_;
   fabric::Progress& station_;
-  SpinBudget spin_;
+  os::SpinBudget spin_;
   const unsigned generation_ = os::fork_generation();
 
   Mutex mutex_;

@@ -46,7 +46,7 @@ TEST(LoopTest, WhatAPollBroughtIsNotSleptThrough) {
     OnePoll events(number);
     Silence station;
     Loop loop(events, station,
-              SpinBudget(std::chrono::nanoseconds(1), std::chrono::nanoseconds(1)));
+              os::SpinBudget(std::chrono::nanoseconds(1), std::chrono::nanoseconds(1)));
     Loop::Lock lock = loop.lock();
     const Deadline deadline = Deadline::after(std::chrono::seconds(20));
     EXPECT_TRUE(loop.wait(lock, deadline, [&] { return events.happened(); }));
@@ -85,7 +85,7 @@ class Restless final : public fabric::Progress {
 TEST(LoopTest, WithoutABudgetEveryPollInVainEndsInASleep) {
   OnePoll events(5);
   Restless station;
-  Loop loop(events, station, SpinBudget(Duration::zero(), Duration::zero()));
+  Loop loop(events, station, os::SpinBudget(Duration::zero(), Duration::zero()));
   Loop::Lock lock = loop.lock();
   EXPECT_TRUE(loop.wait(lock, Deadline::after(std::chrono::seconds(20)),
                         [&] { return events.happened(); }));
@@ -96,7 +96,7 @@ TEST(LoopTest, WithoutABudgetEveryPollInVainEndsInASleep) {
 TEST(LoopTest, WithoutABudgetTheDeadlineEndsTheWait) {
   OnePoll events(1'000'000'000);
   Restless station;
-  Loop loop(events, station, SpinBudget(Duration::zero(), Duration::zero()));
+  Loop loop(events, station, os::SpinBudget(Duration::zero(), Duration::zero()));
   Loop::Lock lock = loop.lock();
   EXPECT_FALSE(loop.wait(lock, Deadline::after(std::chrono::milliseconds(5)),
                          [&] { return events.happened(); }));
@@ -120,7 +120,7 @@ long sleeps_of_others() {
 TEST(LoopTest, CallsThatSleepAndComeAgainLeaveOurOwnThreadAlone) {
   OnePoll events(1'000'000'000);
   Silence station;
-  Loop loop(events, station, SpinBudget(Duration::zero(), Duration::zero()));
+  Loop loop(events, station, os::SpinBudget(Duration::zero(), Duration::zero()));
   Loop::Lock lock = loop.lock();
   const TimePoint start = now();
   const long before = sleeps_of_others();
@@ -136,9 +136,9 @@ TEST(LoopTest, WhoYieldsToAHogSleepsFromThenOn) {
   OnePoll events(1'000'000'000);
   Restless station(std::chrono::milliseconds(2));
   Loop loop(events, station,
-            SpinBudget(std::chrono::milliseconds(1), Duration::zero(), Between::yield));
+            os::SpinBudget(std::chrono::milliseconds(1), Duration::zero(), os::Between::yield));
   Loop::Lock lock = loop.lock();
-  constexpr int late = SpinBudget::when_yielding.most / SpinBudget::when_yielding.cost;
+  constexpr int late = os::SpinBudget::when_yielding.most / os::SpinBudget::when_yielding.cost;
   constexpr int calls = late + 10;
   for (int call = 0; call < calls; ++call) {
     int polls = 0;  // the second one, the late one, brings what is waited for

@@ -20,7 +20,7 @@ constexpr Duration spin_with_cores = std::chrono::microseconds(100);
 constexpr Duration spin_in_vain = std::chrono::microseconds(2);
 constexpr Duration spin_in_turns = std::chrono::milliseconds(1);
 
-SpinBudget spin_for(bool has_cores, const std::optional<Duration>& given) {
+os::SpinBudget spin_for(bool has_cores, const std::optional<Duration>& given) {
   if (given) return {*given, *given};
   if (const auto text = config::variable("TENSORBUS_SPIN_US")) {
     try {
@@ -31,7 +31,7 @@ SpinBudget spin_for(bool has_cores, const std::optional<Duration>& given) {
                   "TENSORBUS_SPIN_US is \"" + *text + "\"; it must be a number of microseconds");
     }
   }
-  if (!has_cores) return {spin_in_turns, Duration::zero(), Between::yield};
+  if (!has_cores) return {spin_in_turns, Duration::zero(), os::Between::yield};
   return {spin_with_cores, spin_in_vain};
 }
 

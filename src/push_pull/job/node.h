@@ -7,7 +7,7 @@
 #include <span>
 #include <vector>
 
-#include "base/ticker.h"
+#include "base/hot/ticker.h"
 #include "fabric/core/pool.h"
 #include "fabric/route/station.h"
 #include "observe/recorder.h"

@@ -7,7 +7,7 @@
 
 #include "fabric/core/identity_fields.h"
 #include "os/net/ip_address.h"
-#include "push_pull/job/spin.h"
+#include "push_pull/job/seat.h"
 #include "tensorbus/push_pull.h"
 
 namespace tensorbus::os {

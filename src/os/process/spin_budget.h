@@ -2,28 +2,10 @@
 #pragma once
 
 #include <algorithm>
-#include <span>
-#include <string>
 
-#include "os/process/cores.h"
 #include "tensorbus/deadline.h"
 
-namespace tensorbus::push_pull {
-
-// Where a node runs.
-struct Seat {
-  std::string machine;
-  os::Cores cores;
-};
-
-// Whether each of `nodes` that may run on a core of `own` can have one to itself. `own` is among
-// `nodes`.
-inline bool has_cores_for(const Seat& own, std::span<const Seat> nodes) {
-  const auto rivals = std::ranges::count_if(nodes, [&own](const Seat& node) {
-    return node.machine == own.machine && node.cores.overlaps(own.cores);
-  });
-  return static_cast<std::size_t>(rivals) <= own.cores.count();
-}
+namespace tensorbus::os {
 
 // What a thread does between two polls of a spin.
 enum class Between {
@@ -91,4 +73,4 @@ class SpinBudget {
   int waits_between_tries_ = fewest_waits_between_tries / 2;  // doubled before they are waited
 };
 
-}  // namespace tensorbus::push_pull
+}  // namespace tensorbus::os

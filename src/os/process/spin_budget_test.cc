@@ -1,10 +1,8 @@
-#include "push_pull/job/spin.h"
+#include "os/process/spin_budget.h"
 
 #include <gtest/gtest.h>
 
-#include <vector>
-
-namespace tensorbus::push_pull {
+namespace tensorbus::os {
 namespace {
 
 constexpr Duration longest = std::chrono::microseconds(100);
@@ -86,19 +84,6 @@ TEST(SpinBudgetTest, NothingIsABudgetToo) {
 }
 
 // proves: P12
-TEST(SpinBudgetTest, NodesThatMayRunOnOurCoresNeedOneEach) {
-  const Seat own{"here", {{0b0011}}};
-  const Seat elsewhere{"there", {{0b0011}}};
-  const Seat on_other_cores{"here", {{0b1100}}};
-  EXPECT_TRUE(has_cores_for(own, std::vector{own, own, elsewhere, on_other_cores}));
-  EXPECT_FALSE(has_cores_for(own, std::vector{own, own, own}));
-  const Seat on_all{"here", {{0b1111}}};
-  EXPECT_FALSE(has_cores_for(own, std::vector{own, own, on_all}));
-  const Seat pinned{"here", {{0b0001}}};
-  EXPECT_TRUE(has_cores_for(pinned, std::vector{pinned, on_other_cores}));
-}
-
-// proves: P12
 TEST(SpinBudgetTest, WhatTheUserSetsStays) {
   SpinBudget budget(longest, longest);
   fail(budget, 100);
@@ -106,4 +91,4 @@ TEST(SpinBudgetTest, WhatTheUserSetsStays) {
 }
 
 }  // namespace
-}  // namespace tensorbus::push_pull
+}  // namespace tensorbus::os

@@ -1,4 +1,4 @@
-#include "base/ticker.h"
+#include "base/hot/ticker.h"
 
 #include <fstream>
 #include <string>
