@@ -1,5 +1,5 @@
 """Fails when a room uses one that it may not, reads a clock or the environment, asks for Ctrl-C,
-has a mutex that nobody checks, or has grown too full.
+has a mutex that nobody checks or that is made too late, or has grown too full.
 
 The table is the one in docs/contributing.md: folder = room, and a room includes only what stands in
 its row. A layer is a room or a folder of rooms. Public headers belong to the layer that implements
@@ -22,6 +22,7 @@ FABRICS = {"fabric/core", "fabric/read", "fabric/shm", "fabric/ucx", "fabric/rou
 BELOW_BUS = BELOW_FABRIC | {"store", "fabric"}
 MAY_USE: dict[str, set[str]] = {
     "base": set(),
+    "base/hot": {"base"},
     "wire": {"base"},
     "os/io": {"base"},
     "os/process": {"base", "os/io"},
@@ -31,7 +32,7 @@ MAY_USE: dict[str, set[str]] = {
     "tensor": {"base"},
     "plan": {"base", "tensor"},
     "plan/report": {"base", "tensor", "plan"},
-    "copy": {"base", "os/process", "tensor", "plan"},
+    "copy": {"base", "base/hot", "os/process", "tensor", "plan"},
     "delta/change": BELOW_DELTA,
     "delta/patch": BELOW_DELTA | {"delta/change"},
     "delta/policy": BELOW_DELTA | {"delta/change"},
@@ -78,7 +79,7 @@ MAY_USE: dict[str, set[str]] = {
     | {"observe/show"}
     | {"bus/channel", "bus/files", "bus/socket", "bus/client", "bus/link", "bus/report"}
     | {"bus/directory", "bus/round", "bus/agent"},
-    "push_pull/job": BELOW_BUS | FABRICS | {"observe/show"},
+    "push_pull/job": BELOW_BUS | FABRICS | {"base/hot", "observe/show"},
     "push_pull/request": BELOW_BUS | {"fabric/core", "push_pull/job"},
     "program/look": BELOW_BUS
     | {"store/common"}
@@ -137,6 +138,8 @@ CLOCK = re.compile(
 ENVIRONMENT = re.compile(r"\b(secure_)?getenv\b|\benviron\b")
 # clang cannot see what it guards. Public headers have no macros to say so.
 MUTEX = re.compile(r"\bstd::\w*mutex \w+;")
+# One that is made at its first use is perhaps being made when another thread forks.
+LATE_MUTEX = re.compile(r"\bstatic ProcessMutex\b|\bnew ProcessMutex\b")
 COMMENT = re.compile(r"//[^\n]*|/\*.*?\*/", re.DOTALL)
 
 
@@ -210,6 +213,8 @@ def problems_of(path: Path) -> list[str]:
         found.append(f"{where}: reads the environment; only base may (use base/config.h)")
     if where.parts[0] != "include" and not is_for_tests(path) and MUTEX.search(code):
         found.append(f"{where}: has a mutex that clang does not know (use base/mutex.h)")
+    if LATE_MUTEX.search(code):
+        found.append(f"{where}: a ProcessMutex is made at load, not when it is first used")
     return found
 
 

@@ -13,7 +13,8 @@ namespace tensorbus::log {
 
 enum class Level { trace, debug, info, warn, error };
 
-// Called on the logging thread, one record at a time; must not block, throw or log.
+// Called on the logging thread, one record at a time; must not block, throw, log or fork, nor
+// take a lock that another thread holds when it forks: a fork waits for the sink.
 using Sink = std::function<void(Level, std::string_view message)>;
 
 // An empty one: nowhere again.

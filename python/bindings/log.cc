@@ -50,10 +50,6 @@ class LogForwarder {
     if (thread_.joinable()) thread_.join();
   }
 
-  // Around a fork.
-  void lock() LOCKS_UNCHECKED { mutex_.lock(); }
-  void unlock() LOCKS_UNCHECKED { mutex_.unlock(); }
-
  private:
   void run() {
     Lock lock(mutex_);
@@ -92,7 +88,8 @@ class LogForwarder {
   std::thread thread_;  // made under the mutex, never once it is closed
 };
 
-// Replaced, not destroyed, in a forked child, whose copy of the thread does not exist.
+// Replaced, not destroyed, in a forked child, where its thread does not exist and its mutex may be
+// held for ever.
 LogForwarder* forwarder = nullptr;
 
 }  // namespace
@@ -101,8 +98,7 @@ void bind_log(nb::module_& module) {
   forwarder = new LogForwarder;
   log::set_sink(
       [](log::Level level, std::string_view message) { forwarder->push(level, message); });
-  pthread_atfork([] { forwarder->lock(); }, [] { forwarder->unlock(); },
-                 [] { forwarder = new LogForwarder; });
+  pthread_atfork(nullptr, nullptr, [] { forwarder = new LogForwarder; });
   module.def(
       "set_log_level", [](const std::string& level) { log::set_level(log::parse_level(level)); },
       nb::arg("level"),

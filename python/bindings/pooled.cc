@@ -116,14 +116,15 @@ nb::list empty(const std::vector<std::tuple<Shape, std::string, bool>>& wanted) 
   return made;
 }
 
+ProcessMutex pool_mutex;
+
 }  // namespace
 
 std::shared_ptr<fabric::Pool> process_pool() {
-  static Mutex mutex;
   // Never destroyed: tensors live on.
-  static std::shared_ptr<fabric::Pool>* pool GUARDED_BY(mutex) = nullptr;
-  static unsigned generation GUARDED_BY(mutex) = 0;
-  const Lock lock(mutex);
+  static std::shared_ptr<fabric::Pool>* pool GUARDED_BY(pool_mutex) = nullptr;
+  static unsigned generation GUARDED_BY(pool_mutex) = 0;
+  const Lock lock(pool_mutex);
   if (pool == nullptr || generation != os::fork_generation()) {
     pool = new std::shared_ptr<fabric::Pool>(std::make_shared<fabric::Pool>());
     generation = os::fork_generation();

@@ -22,7 +22,7 @@ constexpr std::array<std::string_view, 5> level_names = {"trace", "debug", "info
 
 struct Log {
   std::atomic<Level> level = Level::info;
-  Mutex one_at_a_time;  // held while the sink is called
+  ProcessMutex one_at_a_time;  // held while the sink is called
   Sink sink GUARDED_BY(one_at_a_time);
 };
 
@@ -31,6 +31,7 @@ Log& the_log() {
   static Log& instance = *new Log;
   return instance;
 }
+[[maybe_unused]] const Log& made_at_load = the_log();
 
 // "2026-01-31 12:00:00.123", local.
 std::string time_of_day() {

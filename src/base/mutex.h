@@ -23,6 +23,17 @@ class TENSORBUS_CHECKED(capability("mutex")) Mutex : public std::mutex {
  public:
   void lock() TENSORBUS_CHECKED(acquire_capability()) LOCKS_UNCHECKED { std::mutex::lock(); }
   void unlock() TENSORBUS_CHECKED(release_capability()) LOCKS_UNCHECKED { std::mutex::unlock(); }
+  bool try_lock() TENSORBUS_CHECKED(try_acquire_capability(true)) LOCKS_UNCHECKED {
+    return std::mutex::try_lock();
+  }
+};
+
+// A mutex of the whole process, which lives as long as the process. A fork waits for the holder: a
+// child finds the mutex free, and what it guards whole. The holder must not fork. The mutex is made
+// when the program is loaded, so that no thread is about to make it when another one forks.
+class ProcessMutex : public Mutex {
+ public:
+  ProcessMutex();
 };
 
 // Holds a mutex for as long as the Lock lives, but for what is between unlock() and lock(). What

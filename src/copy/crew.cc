@@ -10,9 +10,9 @@
 #include <utility>
 #include <vector>
 
+#include "base/hot/ticker.h"
 #include "base/log.h"
 #include "base/mutex.h"
-#include "base/ticker.h"
 #include "os/process/process.h"
 
 namespace tensorbus::copy {

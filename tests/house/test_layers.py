@@ -47,6 +47,7 @@ def test_this_tree_keeps_the_table():
         ("src/os/io/x.cc", 'auto v = std::getenv("X");\n', "reads the environment"),
         ("src/store/server/x.cc", '#include "base/interrupt.h"\n', "asks for Ctrl-C"),
         ("src/drawer/x.cc", "\n", "no row in the table of rooms"),
+        ("src/bus/agent/x.cc", "void f() { static ProcessMutex late; }\n", "made at load"),
         ("include/tensorbus/new.h", "\n", "no row in the table of rooms"),
     ],
 )
@@ -83,11 +84,18 @@ def test_tests_and_specification_of_this_tree_have_the_same_points():
 @pytest.mark.parametrize(
     ("page", "complaint"),
     [
-        ("- **K1** One.\n- **K2** Two.\n- **K3.1** Three, as in **K4**.\n", None),
-        ("- **K1** One.\n- **K2** Two.\n", "src/a_test.cc names the point K3.1"),
-        ("- **K1** One.\n- **K3.1** Three.\n", "tests/test_a.py names the point K2"),
-        ("- **K1** 1.\n- **K2** 2.\n- **K3.1** 3.\n- **K4** 4.\n", "no test names the point K4"),
-        ("- **K1** 1.\n- **K2** 2.\n- **K3.1** 3.\n- **K1** 1.\n", "K1 is defined twice"),
+        ("- **K5** 5.\n- **K1** One.\n- **K2** Two.\n- **K3.1** Three, as in **K4**.\n", None),
+        ("- **K5** 5.\n- **K1** One.\n- **K2** Two.\n", "src/a_test.cc names the point K3.1"),
+        ("- **K5** 5.\n- **K1** One.\n- **K3.1** Three.\n", "tests/test_a.py names the point K2"),
+        ("- **K1** One.\n- **K2** 2.\n- **K3.1** Three.\n", "bench/a.py names the point K5"),
+        (
+            "- **K5** 5.\n- **K1** 1.\n- **K2** 2.\n- **K3.1** 3.\n- **K4** 4.\n",
+            "no test or benchmark names the point K4",
+        ),
+        (
+            "- **K5** 5.\n- **K1** 1.\n- **K2** 2.\n- **K3.1** 3.\n- **K1** 1.\n",
+            "K1 is defined twice",
+        ),
     ],
 )
 def test_a_point_is_defined_once_and_named(tmp_path, monkeypatch, capsys, page, complaint):
@@ -96,6 +104,7 @@ def test_a_point_is_defined_once_and_named(tmp_path, monkeypatch, capsys, page, 
         "docs/specification/store.md": page,
         "tests/test_a.py": "@pytest.mark." + 'proves("K1", "K2")\n',
         "src/a_test.cc": "// proves: K3.1\nTEST(A, B) {}\n",
+        "bench/a.py": "# proves: K5\n",
     }
     for name, text in files.items():
         (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)

@@ -14,12 +14,13 @@ using std::chrono::microseconds;
 constexpr Duration first_pause = microseconds(50);
 constexpr Duration longest_pause = microseconds(1000);
 
+ProcessMutex kept_mutex;
+
 // For the rest of the process. The driver rings late: for work that was seen to be over before, and
 // for devices that died. Whether a ring is still to come is not known.
 void keep(std::unique_ptr<Bell> bell) {
-  static Mutex mutex;
   static auto* const kept = new std::vector<std::unique_ptr<Bell>>;
-  const Lock lock(mutex);
+  const Lock lock(kept_mutex);
   kept->push_back(std::move(bell));
 }
 

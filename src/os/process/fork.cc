@@ -20,7 +20,7 @@ std::atomic<unsigned> generation{0};
 
 // Never destroyed: forks happen until the very end.
 struct Closed {
-  Mutex mutex;
+  ProcessMutex mutex;
   std::vector<int> fds GUARDED_BY(mutex);
   std::vector<int> sets GUARDED_BY(mutex);  // epoll sets whose sockets are closed
 };
@@ -28,22 +28,19 @@ Closed& closed() {
   static Closed& all = *new Closed;
   return all;
 }
+[[maybe_unused]] const Closed& made_at_load = closed();
 
-// The lock is held across the fork, so that the child sees a whole list: one function takes it, two
-// others let go of it.
-[[maybe_unused]] const int registered =
-    ::pthread_atfork([]() LOCKS_UNCHECKED { closed().mutex.lock(); },
-                     []() LOCKS_UNCHECKED { closed().mutex.unlock(); },
-                     []() LOCKS_UNCHECKED {
-                       for (const int set : closed().sets) {
-                         for_watched_sockets(set, [](int fd) { ::close(fd); });
-                       }
-                       for (const int fd : closed().fds) ::close(fd);
-                       closed().sets.clear();
-                       closed().fds.clear();
-                       closed().mutex.unlock();
-                       generation.fetch_add(1, std::memory_order_relaxed);
-                     });
+// Without the mutex: a child has one thread, and where base's mutexes are let go of later than
+// this, the mutex is held.
+[[maybe_unused]] const int registered = ::pthread_atfork(nullptr, nullptr, []() LOCKS_UNCHECKED {
+  for (const int set : closed().sets) {
+    for_watched_sockets(set, [](int fd) { ::close(fd); });
+  }
+  for (const int fd : closed().fds) ::close(fd);
+  closed().sets.clear();
+  closed().fds.clear();
+  generation.fetch_add(1, std::memory_order_relaxed);
+});
 
 }  // namespace
 

@@ -246,12 +246,13 @@ std::unique_ptr<Watch> MemoryStore::watch(const std::string& prefix, bool curren
   return std::make_unique<WatchHandle>(*this, prefix, current);
 }
 
+ProcessMutex hubs_mutex;
+
 }  // namespace
 
 std::unique_ptr<Store> connect_memory(const std::string& name) {
-  static Mutex mutex;
-  static std::map<std::string, std::weak_ptr<Hub>> hubs GUARDED_BY(mutex);
-  const Lock lock(mutex);
+  static std::map<std::string, std::weak_ptr<Hub>> hubs GUARDED_BY(hubs_mutex);
+  const Lock lock(hubs_mutex);
   std::erase_if(hubs, [](const auto& entry) { return entry.second.expired(); });
   std::shared_ptr<Hub> hub = hubs[name].lock();
   if (hub == nullptr) {
