@@ -7,6 +7,7 @@ import sys
 from pathlib import Path
 
 from cases import make_case
+from link_cases import make_link_case
 from processes import PROGRAM, Process
 from two_hosts import ADDRESSES, TwoHosts
 
@@ -73,15 +74,32 @@ class Cluster:
     def run(self, seed: int) -> None:
         """A case, in all processes that take part in it."""
         case = make_case(seed, RANKS)
-        busy = sorted({rank % 10 for rank in (*case.senders, *case.receivers)})
+        self._run("batch", seed, {*case.senders, *case.receivers})
+
+    def run_link(self, seed: int) -> None:
+        """The same of a link."""
+        case = make_link_case(seed, RANKS)
+        got = self._run("link", seed, {*case.ranks("senders"), *case.ranks("receivers")})
+        assert len(got) == len(case.ranks("receivers"))
+        if case.shelf and case.together:
+            assert len({tuple(versions) for versions in got.values()}) == 1, got
+
+    def _run(self, kind: str, seed: int, ranks: set[int]) -> dict[str, list[int]]:
+        """The versions that each rank says it has got."""
+        busy = sorted({rank % 10 for rank in ranks})
         for index in busy:
-            self._ranks[index].tell(str(seed))
-        answers = {index: self._ranks[index].line(100) for index in busy}
-        for index, text in answers.items():
-            if text == "ok":
+            self._ranks[index].tell(f"{kind} {seed}")
+        answers = {index: json.loads(self._ranks[index].line(100)) for index in busy}
+        for index, answer in answers.items():
+            if "got" in answer:
                 self._ranks[index].tell("close")
-        wrong = {index: json.loads(text) for index, text in answers.items() if text != "ok"}
-        assert not wrong, "\n".join(f"process {index}: {text}" for index, text in wrong.items())
+        wrong = [
+            f"process {index}: {answer['error']}"
+            for index, answer in answers.items()
+            if "error" in answer
+        ]
+        assert not wrong, "\n".join(wrong)
+        return {rank: each for answer in answers.values() for rank, each in answer["got"].items()}
 
     def close(self) -> None:
         for process in reversed(self._started):  # the store last: agents say goodbye to it

@@ -1,4 +1,5 @@
-"""A process of the random tests: one embedded rank, and one with a daemon. Runs cases by seed.
+"""A process of the random tests: one embedded rank, and one with a daemon. Runs cases by seed, of
+batches or of links.
 
 python rank_process.py URL NAMESPACE INDEX RANKS FOLDER
 """
@@ -11,7 +12,8 @@ from functools import partial
 import torch
 from buses import together
 from cases import Case, fill, make_case, other, place_for, placements_of
-from tensorbus import BatchHandler, TensorBusClient
+from link_cases import LinkCase, make_link_case, run_link
+from tensorbus import BatchHandler, Link, TensorBusClient
 from torch_oracle import same_bits
 
 TIMEOUT = 40.0
@@ -89,15 +91,31 @@ def receive(
         compare(case, side, rank, places, step)
 
 
-def calls_of(
-    clients: dict[int, TensorBusClient], case: Case, name: str
-) -> list[partial[BatchHandler]]:
-    return [
-        partial(run_side, client, case, rank, side, name)
+def run_batches(clients: dict[int, TensorBusClient], case: Case) -> list[BatchHandler]:
+    name = f"case {case.seed}"
+    return together(
+        *(
+            partial(run_side, client, case, rank, side, name)
+            for rank, client in clients.items()
+            for side in ("senders", "receivers")
+            if rank in case.ranks(side)
+        )
+    )
+
+
+def run_links(
+    clients: dict[int, TensorBusClient], case: LinkCase
+) -> tuple[list[Link], dict[int, list[int]]]:
+    """And the versions that each receiver of this process got."""
+    calls = {
+        rank: partial(run_link, client, case, rank, side)
         for rank, client in clients.items()
         for side in ("senders", "receivers")
         if rank in case.ranks(side)
-    ]
+    }
+    made = together(*calls.values())
+    got = {rank: versions for rank, (_, versions) in zip(calls, made, strict=True) if versions}
+    return [link for link, _ in made], got
 
 
 def main() -> None:
@@ -112,15 +130,20 @@ def main() -> None:
     }
     print("ready")
     while line := sys.stdin.readline():
-        case = make_case(int(line), json.loads(ranks))
+        kind, seed = line.split()
+        used: list[BatchHandler] | list[Link]
         try:
-            handlers = together(*calls_of(clients, case, f"case {case.seed}"))
-            print("ok")
+            if kind == "link":
+                used, got = run_links(clients, make_link_case(int(seed), json.loads(ranks)))
+                print(json.dumps({"got": got}))
+            else:
+                used = run_batches(clients, make_case(int(seed), json.loads(ranks)))
+                print(json.dumps({"got": {}}))
             sys.stdin.readline()  # all are done
-            for handler in handlers:
-                handler.close()
+            for each in used:
+                each.close()
         except BaseException:
-            print(json.dumps(traceback.format_exc()[-3000:]))
+            print(json.dumps({"error": traceback.format_exc()[-3000:]}))
 
 
 main()

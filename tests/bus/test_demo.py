@@ -3,6 +3,7 @@
 import os
 import re
 import signal
+import statistics
 import sys
 from pathlib import Path
 
@@ -27,6 +28,27 @@ def test_the_demo_verifies_every_element_and_survives_a_kill(start_program: Star
     assert back[0] > int(pulls[killed].split()[1]), "the trainers went on while it was dead"
     last = {line.split()[0]: int(line.split()[1]) for line in pulls}
     assert last["0"] == last["1"], "both end with the last version"
+    check_speeds(lines, pulls)
+
+
+def check_speeds(lines: list[str], pulls: list[str]) -> None:
+    """What is said of the speed follows from the rows. How fast it is depends on who else computes
+    here."""
+    row = re.compile(r"(?: +\d+){3} +(?P<mb>\d+) +(?P<ms>[\d.]+) +(?P<gb>[\d.]+) +(?P<share>\d+)%")
+    rows = [found for line in pulls if (found := row.match(line))]
+    for each in rows:
+        assert float(each["gb"]) == pytest.approx(int(each["mb"]) / float(each["ms"]), 0.05, 0.01)
+    warm = [int(each["share"]) for each in rows if "not warm yet" not in each.string]
+    text = "\n".join(lines)
+    said = re.search(
+        r"^a warm pull has (\d+)% of the speed of a plain copy: median of (\d+), each$", text, re.M
+    )
+    assert said is not None
+    assert int(said[2]) == len(warm)
+    assert int(said[1]) == pytest.approx(statistics.median(warm or [0]), abs=1), "rounded"
+    took = re.search(r"^publish took ([\d.]+) ms \(most: ([\d.]+)\)$", text, re.M)
+    assert took is not None
+    assert 0 < float(took[1]) <= float(took[2])
 
 
 @pytest.mark.timeout(180)

@@ -50,7 +50,7 @@ MISTAKES = (
                 "if (as_memory(*source.region).exposed().withdrawn) {",
             ),
         ),
-        ("I1",),
+        ("I1", "I21"),
     ),
     Mistake(
         "the lowest offered round is read",
@@ -336,8 +336,8 @@ OF_THE_SHELF = (
         (
             (
                 "src/bus/shelf/shelf.cc",
-                "  if (!before && served()) show();\n",
-                "  if (!before && served() && generation() < 2) show();\n",
+                "if (!served() || std::exchange(shown_, true)) return;",
+                "if (!served() || generation() > 1 || std::exchange(shown_, true)) return;",
             ),
         ),
         ("I9", "I24"),
@@ -414,8 +414,8 @@ OF_PULLS_TOGETHER = (
     ),
 )
 
-# Of the lists of tensors that records refer to.
-OF_LISTS = (
+# Of what agents remember of the records: lists of tensors, and who was there.
+OF_RECORDS = (
     Mistake(
         "who has written a list does not write it again",
         (
@@ -428,16 +428,14 @@ OF_LISTS = (
         ("I9", "I24"),
     ),
     Mistake(
-        "a rank whose list is not known is taken for lost",
+        "senders are not sought again when a registration changes",
         (
             (
-                "src/bus/directory/catalog.cc",
-                "if (each->second->failed.empty() && matches(*each->second)) "
-                "return each->second.get();",
-                "if (complete(each->second)->tensors.known() && matches(*each->second))\n"
-                "      return each->second.get();",
+                "src/bus/registration/roll_call.cc",
+                "return catalog.revision(batch, each.first) == each.second; });",
+                "return catalog.revision(batch, each.first) >= each.second; });",
             ),
         ),
-        ("I12", "I9", "I24"),
+        ("I9",),
     ),
 )

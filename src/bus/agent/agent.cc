@@ -72,6 +72,7 @@ Agent::~Agent() = default;
 
 void Agent::step(TimePoint now) {
   context_.now = now;
+  hurries_ = false;
   for (const DirectoryEvent& event : parts_.directory.poll()) take(event);
   for (const fabric::Event& event : parts_.fabric.poll()) take(event);
   for (const ChannelEvent& event : parts_.channel.poll()) take(event);
@@ -86,6 +87,12 @@ void Agent::step(TimePoint now) {
   content_queries_.answer();
   if (now >= state_.next_beat()) state_.beat(now, batches_.current());
   report(now);
+}
+
+bool Agent::look(TimePoint now) {
+  parts_.channel.arm();
+  step(now);
+  return hurries_;
 }
 
 void Agent::report(TimePoint now) {
@@ -135,6 +142,7 @@ void Agent::dispatch(const Submission& submission) {
                    [&](const CloseBatch& closed) { batches_.close(submission, closed); },
                    [&](const QueryContents& asked) { content_queries_.ask(submission, asked); },
                    [&](const auto& command) {
+                     hurries_ = true;
                      pass_on(batches_.find(command.batch, command.role), submission, command);
                    },
                },
@@ -230,7 +238,10 @@ void Agent::record_refused(const Refused& refused) {
 
 void Agent::take(const fabric::Event& event) {
   std::visit(Overloaded{
-                 [&](const fabric::Completion& done) { operations_.finish(done); },
+                 [&](const fabric::Completion& done) {
+                   hurries_ = true;
+                   operations_.finish(done);
+                 },
                  [&](const fabric::Message& message) { take_message(message); },
                  [&](const fabric::PeerUp& up) {
                    const PeerConnectionPtr connection = connections_.on_up(up);
@@ -253,6 +264,7 @@ void Agent::take_message(const fabric::Message& message) {
                  [&](const OneOf<Subscribe, Follow> auto&) { batches_.take(connection, said); },
                  // For the batch or shelf that knows the serial of the message.
                  [&](const auto&) {
+                   hurries_ = true;
                    if (batches_.on_message(connection, said)) return;
                    shelves_.on_message(connection, said);
                  },
@@ -337,7 +349,7 @@ void Agent::lease_lost() {
   sessions_.renew();
   pairs_.publish_all();
   batches_.renew();
-  shelves_.show_all();
+  shelves_.show_again();
 }
 
 void Agent::end_session(std::uint64_t session, const Status& why, Batch::Manner manner) {

@@ -59,6 +59,9 @@ class Agent {
   // Does what there is to do now. A failure of one command does not leave step(); an exception that
   // does is the end of the agent: fail(), and no further call.
   void step(TimePoint now);
+  // The same without the sleep before it. True: somebody else is about to answer what a worker
+  // waits for, or a worker to ask again; not of what happens now and then.
+  bool look(TimePoint now);
   // Ends every command, with this reason.
   void fail(const Status& why) noexcept;
 
@@ -116,6 +119,7 @@ class Agent {
   bool seen_self_ = false;
   Status replaced_;  // another agent has this rank now
   bool closing_ = false;
+  bool hurries_ = false;  // in this step something of a round or a pull has come
 };
 
 }  // namespace tensorbus::bus

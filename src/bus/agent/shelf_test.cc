@@ -88,6 +88,7 @@ TEST_F(ShelfTest, WhatOnlyTheSourcesOfAReaderHadDoesNotKeepItFromWhatAllHave) {
   expect_pulled(10, 2, 200);
 }
 
+// proves: O1.1
 TEST_F(ShelfTest, AReaderKeepsItsSlotForAWhileAndThenBeginsAgain) {
   open(trainer, 2);
   publish_all(100);
@@ -101,10 +102,32 @@ TEST_F(ShelfTest, AReaderKeepsItsSlotForAWhileAndThenBeginsAgain) {
   const Outcome held = take_slot(0);
   EXPECT_EQ(held.status.code, Code::timeout);
   EXPECT_NE(held.status.message.find("reader rank 10"), std::string::npos) << held.status.message;
+  EXPECT_EQ(fleet.node(0).recorder().slots_withdrawn.value(), 0U);
   const Outcome taken = take_slot(0, true);
   EXPECT_TRUE(taken.status.ok()) << taken.status.message;
+  EXPECT_EQ(fleet.node(0).recorder().slots_withdrawn.value(), 1U);
   fleet.node(10).resume();
   EXPECT_EQ(fleet.wait(10, slow).absence, Absence::gone);
+  EXPECT_EQ(fleet.node(10).recorder().pull_retries.value(), 0U) << "it wants that version";
+}
+
+// proves: O1.1
+TEST_F(ShelfTest, APullThatBeginsAgainIsCounted) {
+  open(trainer, 2);
+  publish_all(100);
+  publish_all(200);
+  open(engine, 0);
+  const CommandId slow = fleet.node(10).submit(Pull{"b", {}}, nullptr, within(seconds(9)));
+  fleet.cluster.run_until([&] { return fleet.node(10).last_steps().contains(Step::reading); });
+  fleet.node(10).stop();
+  publish_all(300);
+  const Outcome taken = take_slot(0, true);
+  ASSERT_TRUE(taken.status.ok()) << taken.status.message;
+  fleet.node(10).resume();
+  const Outcome outcome = fleet.wait(10, slow);
+  EXPECT_TRUE(outcome.status.ok()) << outcome.status.message;
+  EXPECT_EQ(outcome.version, 3);
+  EXPECT_EQ(fleet.node(10).recorder().pull_retries.value(), 1U);
 }
 
 TEST_F(ShelfTest, WhatAWorkerDidNotFillIsNoVersion) {
@@ -133,6 +156,29 @@ TEST_F(ShelfTest, AShelfOutlivesItsWorkerUntilAllHavePublishedAgain) {
   EXPECT_EQ(publish(1, 300), 3);
   fleet.cluster.run_until([] { return false; }, 2'000);
   expect_pulled(10, 3, 300);
+}
+
+TEST_F(ShelfTest, AnOlderShelfThatIsServedLateDoesNotHideTheNewerOne) {
+  open(trainer, 2);
+  publish(0, 100);
+  fleet.node(0).stop();
+  publish(1, 100);  // which rank 0 hears of, and cannot answer
+  fleet.node(1).disconnect(0);
+  fleet.node(0).resume();
+  for (const Rank rank : trainer.ranks) fleet.node(rank).replace_worker();
+  open(trainer, 2);
+  publish(0, 200);
+  fleet.node(0).stop();
+  publish(1, 200);
+  // The older shelf follows rank 0 again, after the newer one has told it of its version.
+  fleet.cluster.clock().advance(std::chrono::milliseconds(250));
+  fleet.cluster.run_until([] { return false; }, 500);
+  fleet.node(1).stop();
+  fleet.node(0).resume();
+  fleet.cluster.run_until([] { return false; }, 500);
+  fleet.node(1).resume();  // and hears of both at once
+  open(engine, 0);
+  for (const Rank rank : engine.ranks) expect_pulled(rank, 2, 200);
 }
 
 TEST_F(ShelfTest, WhatIsPublishedBeforeTheOthersHaveRegisteredAgainWaitsForThem) {

@@ -22,6 +22,11 @@ class WithdrawalTest : public testing::TestWithParam<std::uint64_t> {
     fleet_.add(infer_);
     fleet_.wait_ok({{0, fleet_.init(0, train_, "infer")}, {1, fleet_.init(1, infer_, "train")}});
   }
+  // Enough for everybody to hear what there is to hear.
+  void pass_time() {
+    const TimePoint later = fleet_.cluster.clock().now() + std::chrono::milliseconds(50);
+    fleet_.cluster.run_until([&] { return fleet_.cluster.clock().now() >= later; });
+  }
   Deadline in(Duration time) { return Deadline(fleet_.cluster.clock().now() + time); }
 
   Fleet fleet_{GetParam()};
@@ -55,6 +60,22 @@ TEST_P(WithdrawalTest, TheOtherSideDoesNotCompareWithWhatIsOver) {
     fleet_.wait_ok({{0, fleet_.enlist(0, train_, small)}, {1, reads}});
     fleet_.wait_ok({{0, fleet_.close(0, train_)}, {1, fleet_.close(1, infer_)}});
   }
+}
+
+// The agent of rank 1 knows of the registration that is over, and hears of its end after rank 1 has
+// registered.
+TEST_P(WithdrawalTest, AnAgentThatHearsLateDoesNotCompareWithWhatIsOver) {
+  meet();
+  const CommandId alone = fleet_.enlist(0, train_, {6, 5}, in(seconds(1)));
+  ASSERT_TRUE(fleet_.cluster.run_until([&] { return is_shown(0); }));
+  pass_time();
+  fleet_.cluster.weather.far.insert(1);
+  EXPECT_EQ(fleet_.wait(0, alone).status.code, Code::timeout);
+  const CommandId reads = fleet_.enlist(1, infer_, small);
+  pass_time();
+  fleet_.cluster.weather.far.clear();
+  pass_time();
+  fleet_.wait_ok({{0, fleet_.enlist(0, train_, small)}, {1, reads}});
 }
 
 TEST_P(WithdrawalTest, AStoreThatDoesNotAnswerHoldsNobodyUp) {

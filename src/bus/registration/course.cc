@@ -11,7 +11,9 @@ void Course::set(const GroupPtr& senders, const GroupPtr& own) {
   if (passage_ != nullptr && senders == senders_ && own == own_) return;
   senders_ = senders;
   own_ = own;
+  const TimePoint begin = self_.context.moment();
   passage_ = std::make_unique<const Passage>(make_passage(*senders_, *own_, self_.key.rank));
+  self_.context.count_planning(begin);
 }
 
 std::vector<TensorView> Course::targets() const {
@@ -28,7 +30,9 @@ JoinPlan Course::plan(std::int64_t generation, const Catalog& catalog) const {
   plan.registration = self_.record.registration;
   plan.fingerprint = passage_->fingerprint;
   plan.version = self_.last_version();
+  const TimePoint begin = self_.context.moment();
   plan.streams = plan::read_streams(passage_->plans, self_.key.rank, self_.record.chunk_bytes);
+  self_.context.count_planning(begin);
   plan.targets = targets();
   for (const auto& [rank, member] : senders_->members) {
     const Verify verify = std::max(self_.record.verify, member->verify);

@@ -196,7 +196,9 @@ void Matching::take_groups(const GroupFinding& own, const GroupFinding& remote) 
       own.group->members.at(self_.key.rank)->registration == self_.record.registration) {
     take(own_, own.group);
   }
-  take(remote_, remote.group);
+  // Before the store has told of this registration, the catalog may have registrations of others
+  // that were withdrawn before this one was made; those registrations would be kept.
+  if (own_) take(remote_, remote.group);
   drop_if_failed(own_, known_);
   drop_if_failed(remote_, known_);
 }

@@ -72,6 +72,9 @@ struct Context {
   }
   // For durations that are recorded, finer than steps.
   TimePoint moment() const noexcept { return recorder == nullptr ? now : tensorbus::now(); }
+  void count_planning(TimePoint begin) const noexcept {
+    if (recorder != nullptr) recorder->add_planning(moment() - begin);
+  }
   // Ends a command; ok: the agent did what was asked.
   void answer(CommandId id, Status status = {}) const {
     Outcome outcome;

@@ -61,7 +61,13 @@ void Publishing::step() {
   const TimePoint now = self_.context.now;
   if (!waiting_ || !active()) return;
   const bool patient = now < waiting_->patient_until;
-  if (const auto slot = shelf_->take(waiting_->version, waiting_->command.withdraw && !patient)) {
+  const bool withdraw = waiting_->command.withdraw && !patient;
+  auto slot = shelf_->take(waiting_->version, false);
+  if (!slot && withdraw) {
+    warn();
+    slot = shelf_->take(waiting_->version, true);
+  }
+  if (slot) {
     Outcome outcome;
     outcome.version = filling_ = waiting_->version;
     outcome.slot = static_cast<std::int64_t>(*slot);
@@ -71,7 +77,11 @@ void Publishing::step() {
     return end({Code::timeout, fmt::format("version {} of batch \"{}\" was not published: {}",
                                            waiting_->version, self_.key.batch, obstacle())});
   }
-  if (patient || std::exchange(waiting_->warned, true)) return;
+  if (!patient) warn();
+}
+
+void Publishing::warn() {
+  if (std::exchange(waiting_->warned, true)) return;
   log::warn("bus: rank {}: version {} of batch \"{}\" waits: {}", self_.key.rank, waiting_->version,
             self_.key.batch, obstacle());
 }

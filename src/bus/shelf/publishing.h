@@ -67,6 +67,8 @@ class Publishing {
   void end(Status why, std::vector<Rank> lost = {});
   void take_early();
   void end_early(Status why);
+  // Once for each version.
+  void warn();
   std::string obstacle() const;
 
   OwnRegistration& self_;

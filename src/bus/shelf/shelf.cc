@@ -75,14 +75,12 @@ void Shelf::end(const std::string& why) {
 }
 
 void Shelf::look_at_common() {
-  const bool before = served();
   slots_.note_common(herald_.common());
   slots_.note_doomed(herald_.doomed());
-  if (!before && served()) show();
 }
 
-void Shelf::show() const {
-  if (!served()) return;
+void Shelf::show() {
+  if (!served() || std::exchange(shown_, true)) return;
   context_.records_changed = true;
   context_.directory.publish(to_text(ShelfKey{key_}), encode(record_));
 }

@@ -63,8 +63,10 @@ class Shelf {
   void on_message(const PeerConnectionPtr& connection, const AgentMessage& message);
   void on_up(const PeerConnectionPtr& connection) { herald_.on_up(connection); }
   void on_lost(const PeerConnectionPtr& connection);
-  // Publishes the record of a shelf that is served.
-  void show() const;
+  // Publishes the record of a shelf that is served, unless it is out already.
+  void show();
+  // The store has forgotten the record.
+  void forget_shown() noexcept { shown_ = false; }
   void step();
   TimePoint wake_at() const noexcept { return herald_.wake_at(); }
 
@@ -93,6 +95,7 @@ class Shelf {
   ReaderGroups readers_;
   std::map<std::uint64_t, Subscription> subscriptions_;  // by serial
   bool finished_ = false;
+  bool shown_ = false;
   std::optional<TimePoint> released_at_;
 };
 

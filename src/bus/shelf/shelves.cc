@@ -77,6 +77,9 @@ void Shelves::step() {
     if (shelf->served()) context_.directory.withdraw(to_text(ShelfKey{shelf->key()}));
     end(shelf, "its worker has gone, and it was not to be kept any longer");
   }
+  // All shelves of a key have one record: a shelf that is superseded must not write its own over
+  // that of the newer shelf, however late the other senders say that they had its version.
+  for (const auto& shelf : shelves_) shelf->show();
 }
 
 void Shelves::end(const std::shared_ptr<Shelf>& shelf, const std::string& why) {
@@ -108,8 +111,8 @@ TimePoint Shelves::wake_at() const {
   return at;
 }
 
-void Shelves::show_all() const {
-  for (const auto& shelf : shelves_) shelf->show();
+void Shelves::show_again() {
+  for (const auto& shelf : shelves_) shelf->forget_shown();
 }
 
 void Shelves::close() {

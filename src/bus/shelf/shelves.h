@@ -35,7 +35,7 @@ class Shelves {
   void step();
   TimePoint wake_at() const;
   // The store has forgotten what this agent published.
-  void show_all() const;
+  void show_again();
   void close();
 
  private:

@@ -12,6 +12,7 @@ namespace tensorbus::bus::simulation {
 class ShelfTest : public testing::Test {
  protected:
   ShelfTest() : fleet(1) {
+    fleet.cluster.records = true;
     fleet.add(trainer);
     fleet.add(engine);
   }

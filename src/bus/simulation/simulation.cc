@@ -165,15 +165,28 @@ void Node::restart(bool new_worker) {
   fabric_ = fabric::make_memory_fabric(cluster_.hub_, std::move(options));
   directory_ = std::make_unique<SimulatedStore::Client>(cluster_.store_);
   channel_ = std::make_unique<SimulatedChannel>();
+  Channel* channel = channel_.get();
+  if (cluster_.records) {
+    recorder_ = std::make_unique<observe::Recorder>(observe::Labels{});
+    observed_ = std::make_unique<ObservedChannel>(*channel_, *recorder_, rank_);
+    channel = observed_.get();
+  }
+  AgentParts parts{*fabric_,
+                   *channel,
+                   *directory_,
+                   state_,
+                   [&cluster = cluster_] { return cluster.random(); },
+                   "secret",
+                   [this](Step step) {
+                     if (!std::exchange(did_something_, true)) last_steps_.clear();
+                     last_steps_.insert(step);
+                     if (cluster_.on_step) cluster_.on_step(rank_, step);
+                   }};
+  parts.observed = observed_.get();
+  ReporterOptions silent;
+  silent.period = Duration::zero();
   agent_ = std::make_unique<Agent>(
-      AgentParts{*fabric_, *channel_, *directory_, state_,
-                 [&cluster = cluster_] { return cluster.random(); }, "secret",
-                 [this](Step step) {
-                   if (!std::exchange(did_something_, true)) last_steps_.clear();
-                   last_steps_.insert(step);
-                   if (cluster_.on_step) cluster_.on_step(rank_, step);
-                 }},
-      AgentOptions{rank_, "simulation", cluster_.retain});
+      std::move(parts), AgentOptions{rank_, "simulation", cluster_.retain, std::move(silent)});
   if (new_worker) {
     session_ = ++cluster_.sessions_;
     sequence_ = 0;

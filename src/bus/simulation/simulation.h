@@ -20,7 +20,9 @@
 #include "bus/channel/channel.h"
 #include "bus/directory/directory.h"
 #include "bus/files/state.h"
+#include "bus/report/observed_channel.h"
 #include "fabric/memory/fabric.h"
+#include "observe/recorder.h"
 
 namespace tensorbus::bus::simulation {
 
@@ -191,6 +193,8 @@ class Node {
 
   SimulatedChannel& channel() { return *channel_; }
   StateStore& state() { return state_; }
+  // Of an agent that the cluster had to record.
+  const observe::Recorder& recorder() const { return *recorder_; }
 
  private:
   friend class Cluster;
@@ -200,6 +204,8 @@ class Node {
   std::unique_ptr<fabric::Fabric> fabric_;
   std::unique_ptr<SimulatedStore::Client> directory_;
   std::unique_ptr<SimulatedChannel> channel_;
+  std::unique_ptr<observe::Recorder> recorder_;
+  std::unique_ptr<ObservedChannel> observed_;
   std::unique_ptr<Agent> agent_;
   std::uint64_t session_ = 0;
   std::uint64_t sequence_ = 0;
@@ -220,6 +226,7 @@ class Cluster {
   fabric::MemoryHub& hub() { return *hub_; }
   Weather weather;
   Duration retain = Duration::max();        // of agents that are started from now on
+  bool records = false;                     // what those agents count
   std::function<void(Rank, Step)> on_step;  // told of every step of every agent
   std::uint64_t random() { return random_(); }
   // Below `bound`.
