@@ -22,7 +22,7 @@ Recorder::Recorder(Labels labels) : labels_(std::move(labels)) { registry().ente
 
 Recorder::~Recorder() { registry().leave(*this); }
 
-void Recorder::finish(const Span& span) noexcept {
+void Recorder::count(const Span& span) noexcept {
   const auto work = static_cast<std::size_t>(span.work);
   ended_[work][static_cast<std::size_t>(span.code)].add();
   durations_[work].record(Duration(span.end - span.begin));
@@ -33,7 +33,6 @@ void Recorder::finish(const Span& span) noexcept {
     work_bytes_[work].add(count_of(span.bytes));
     if (span.version > 0) newest_version.set(count_of(span.version));
   }
-  spans_.push(span);
 }
 
 void Recorder::add_bytes(std::string_view path, std::int64_t bytes) noexcept {
@@ -43,6 +42,11 @@ void Recorder::add_bytes(std::string_view path, std::int64_t bytes) noexcept {
   bytes_[at].add(count_of(bytes));
 }
 
+void Recorder::add_planning(Duration took) noexcept {
+  constexpr auto work = static_cast<std::size_t>(Work::registration);
+  phase_ns_[work][static_cast<std::size_t>(Phase::plan)].add(count_of(took.count()));
+}
+
 Labels Recorder::with(std::string_view name, std::string_view value) const {
   Labels labels = labels_;
   labels.emplace_back(name, value);
@@ -50,7 +54,7 @@ Labels Recorder::with(std::string_view name, std::string_view value) const {
 }
 
 void Recorder::collect(Families& families) const {
-  const auto count = [&](std::string_view name, std::string_view help, const Counter& counter) {
+  const auto total = [&](std::string_view name, std::string_view help, const Counter& counter) {
     families.add(MetricKind::counter, name, help, labels_, value_of(counter));
   };
   const auto gauge = [&](std::string_view name, std::string_view help, const Counter& counter) {
@@ -58,18 +62,23 @@ void Recorder::collect(Families& families) const {
   };
   gauge("tensorbus_commands", "Commands that are under way.", commands);
   gauge("tensorbus_version", "Version that was published, sent or read last.", newest_version);
-  count("tensorbus_pull_retries", "Pulls that began again: their version was recycled.",
+  total("tensorbus_pull_retries", "Pulls that began again: their version was recycled.",
         pull_retries);
-  count("tensorbus_slots_withdrawn", "Slots of shelves that were taken from slow readers.",
+  total("tensorbus_slots_withdrawn", "Slots of shelves that were taken from slow readers.",
         slots_withdrawn);
-  count("tensorbus_store_losses", "How often the store could not be reached.", store_losses);
+  total("tensorbus_store_losses", "How often the store could not be reached.", store_losses);
+  if (shelf_bytes.value() > 0) {
+    families.add(MetricKind::gauge, "tensorbus_pool_bytes", "Memory of the pool that peers map.",
+                 with("state", "shelf"), value_of(shelf_bytes));
+  }
   for (std::size_t at = 0; at < paths.size(); ++at) {
     if (bytes_[at].value() == 0) continue;
     families.add(MetricKind::counter, "tensorbus_read_bytes", "Bytes read, by their way.",
                  with("path", paths[at]), value_of(bytes_[at]));
   }
   for (std::size_t code = 0; code < codes; ++code) {
-    if (peers_lost_[code].value() == 0) continue;
+    const bool usual = static_cast<Code>(code) == Code::peer_lost;
+    if (peers_lost_[code].value() == 0 && !usual) continue;
     families.add(MetricKind::counter, "tensorbus_peers_lost", "Connections to peers that ended.",
                  with("cause", to_string(static_cast<Code>(code))), value_of(peers_lost_[code]));
   }
@@ -80,7 +89,7 @@ void Recorder::collect(Families& families) const {
 
 void Recorder::collect_work(Families& families, Work work) const {
   const auto at = static_cast<std::size_t>(work);
-  if (durations_[at].count() == 0) return;
+  if (begun_[at].value() == 0 && durations_[at].count() == 0) return;
   const Labels labels = with("operation", to_string(work));
   const auto labelled = [&](std::string_view name, std::string_view value) {
     Labels more = labels;
@@ -92,7 +101,6 @@ void Recorder::collect_work(Families& families, Work work) const {
   families.add(MetricKind::counter, "tensorbus_operation_bytes",
                "Bytes of operations that succeeded.", labels, value_of(work_bytes_[at]));
   for (std::size_t code = 0; code < codes; ++code) {
-    if (ended_[at][code].value() == 0) continue;
     families.add(MetricKind::counter, "tensorbus_operations", "Operations that have ended.",
                  labelled("outcome", to_string(static_cast<Code>(code))),
                  value_of(ended_[at][code]));

@@ -48,6 +48,28 @@ TEST(Recorder, CountsByOutcomeAndPhase) {
   EXPECT_EQ(text.find("operation=\"publish\""), std::string::npos);
 }
 
+// A rate sees no growth of a series that begins with 1.
+// proves: O1.1
+TEST(Recorder, ShowsOutcomesThatHaveNotHappenedOnceTheWorkHasBegun) {
+  Recorder recorder({});
+  const auto shown = [&] {
+    Families families;
+    recorder.collect(families);
+    return to_text(families, TextFormat::prometheus);
+  };
+  EXPECT_NE(shown().find("tensorbus_peers_lost_total{cause=\"peer lost\"} 0\n"), std::string::npos);
+  EXPECT_EQ(shown().find("tensorbus_operations_total{"), std::string::npos);
+  recorder.begin(Work::pull);
+  const auto timeouts = [](int count) {
+    return "tensorbus_operations_total{operation=\"pull\",outcome=\"timeout\"} " +
+           std::to_string(count) + "\n";
+  };
+  EXPECT_NE(shown().find(timeouts(0)), std::string::npos) << shown();
+  recorder.finish(pull_of(1000, Code::timeout));
+  EXPECT_NE(shown().find(timeouts(1)), std::string::npos) << shown();
+  EXPECT_EQ(shown().find("operation=\"recv\""), std::string::npos);
+}
+
 TEST(Recorder, IsInTheRegistryWhileItLives) {
   const auto shown = [] { return to_text(registry().collect(), TextFormat::prometheus); };
   const auto more = registry().add([](Families& families) {

@@ -1,6 +1,5 @@
 #include "observe/registry.h"
 
-#include <pthread.h>
 #include <unistd.h>
 
 #include "observe/recorder.h"
@@ -19,14 +18,13 @@ std::shared_ptr<void> handle_of(Mutex& mutex, Entries& entries, typename Entries
 
 }  // namespace
 
-// Never destroyed: recorders of other statics may outlive it. A forked child finds it unlocked.
+// Never destroyed: recorders of other statics may outlive it.
 Registry& registry() {
-  static Registry& only = []() -> Registry& {
-    ::pthread_atfork([] { registry().lock(); }, [] { registry().unlock(); },
-                     [] { registry().unlock(); });
-    return *new Registry;
-  }();
+  static Registry& only = *new Registry;
   return only;
+}
+namespace {
+[[maybe_unused]] const Registry& made_at_load = registry();
 }
 
 void Registry::enter(const Recorder& recorder) {

@@ -25,7 +25,7 @@ class Registry {
   void leave(const Recorder& recorder) noexcept;
 
   // Adds more numbers, of parts that count for themselves, until the handle is gone; the call is
-  // not under way then either. It must not touch the registry.
+  // not under way then either. The call must not touch the registry.
   [[nodiscard]] std::shared_ptr<void> add(Collect collect);
   // Told of every recorder that ends, on its thread; until the handle is gone.
   [[nodiscard]] std::shared_ptr<void> on_leave(Look look);
@@ -38,13 +38,9 @@ class Registry {
   Families collect() const;
   void each(const Look& look) const;
 
-  // Around a fork.
-  void lock() LOCKS_UNCHECKED { mutex_.lock(); }
-  void unlock() LOCKS_UNCHECKED { mutex_.unlock(); }
-
  private:
   std::atomic<int> watchers_{0};
-  mutable Mutex mutex_;
+  mutable ProcessMutex mutex_;
   std::vector<const Recorder*> recorders_ GUARDED_BY(mutex_);
   std::list<Collect> collects_ GUARDED_BY(mutex_);
   std::list<Look> looks_ GUARDED_BY(mutex_);

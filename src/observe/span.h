@@ -33,15 +33,16 @@ constexpr std::string_view to_string(Work work) noexcept {
 
 enum class Phase : std::uint8_t {
   wait,  // for others
+  plan,  // who reads what from whom
   stage,
   read,
   verify,
   commit,
   serve,  // of a request, in the server's own code
 };
-inline constexpr std::size_t phases = 6;
+inline constexpr std::size_t phases = 7;
 constexpr std::string_view to_string(Phase phase) noexcept {
-  constexpr std::array<std::string_view, phases> names{"wait",   "stage",  "read",
+  constexpr std::array<std::string_view, phases> names{"wait",   "plan",   "stage", "read",
                                                        "verify", "commit", "serve"};
   return names[static_cast<std::size_t>(phase)];
 }
@@ -49,9 +50,9 @@ constexpr std::string_view to_string(Phase phase) noexcept {
 // In which order they follow each other.
 constexpr std::array<Phase, phases> phases_of(Work work) noexcept {
   using enum Phase;
-  if (work == Work::request) return {stage, wait, read, verify, commit, serve};
-  if (work == Work::answer) return {wait, serve, stage, read, verify, commit};
-  return {wait, stage, read, verify, commit, serve};
+  if (work == Work::request) return {plan, stage, wait, read, verify, commit, serve};
+  if (work == Work::answer) return {plan, wait, serve, stage, read, verify, commit};
+  return {wait, plan, stage, read, verify, commit, serve};
 }
 
 // Text of bounded length; what is longer is cut.

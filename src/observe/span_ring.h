@@ -1,5 +1,5 @@
-// The last spans of one thread. Its owner writes without waiting for anybody; others read what has
-// not been overwritten.
+// The last spans of one thread. The owner of the ring writes without waiting for anybody; others
+// read what has not been overwritten.
 #pragma once
 
 #include <algorithm>
@@ -52,7 +52,7 @@ class SpanRing {
         words[i] = std::atomic_ref(place[i]).load(std::memory_order_relaxed);
       }
       std::atomic_thread_fence(std::memory_order_acquire);
-      // Its owner has come round and writes over it, or has.
+      // The owner of the ring has come round and writes over this place, or has.
       if (begun_.load(std::memory_order_relaxed) > at + capacity) continue;
       spans.push_back(std::bit_cast<Span>(words));
     }

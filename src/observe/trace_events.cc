@@ -24,10 +24,11 @@ std::string complete_event(std::string_view category, const std::string& name, c
       microseconds(std::max<std::int64_t>(duration, 0)), arguments);
 }
 
-std::string arguments_of(const Span& span) {
+std::string arguments_of(const Span& span, std::string_view space) {
   return fmt::format(
-      R"("work":"{}","what":{},"version":{},"bytes":{},"outcome":"{}","rank":{},"side":{},)"
+      R"({}"work":"{}","what":{},"version":{},"bytes":{},"outcome":"{}","rank":{},"side":{},)"
       R"("peers":[{}],"peer_count":{},"slowest":{})",
+      space.empty() ? "" : fmt::format(R"("namespace":{},)", to_json_string(space)),
       to_string(span.work), to_json_string(span.name.view()), span.version, span.bytes,
       to_string(span.code), span.rank, to_json_string(span.side.view()),
       fmt::join(span.named_peers(), ","), span.peer_count, span.slowest);
@@ -46,12 +47,12 @@ std::string to_events(const TraceOrigin& origin) {
       origin.steady_ns, origin.wall_ns);
 }
 
-std::string to_events(const Span& span, std::int64_t pid) {
+std::string to_events(const Span& span, std::int64_t pid, std::string_view space) {
   const std::string_view work = to_string(span.work);
   std::string name = fmt::format("{} {}", work, span.name.view());
   if (span.version > 0) name += fmt::format(" v{}", span.version);
-  std::string lines =
-      complete_event(work, name, span, pid, span.begin, span.end - span.begin, arguments_of(span));
+  std::string lines = complete_event(work, name, span, pid, span.begin, span.end - span.begin,
+                                     arguments_of(span, space));
   std::int64_t begin = span.begin;
   for (const Phase phase : phases_of(span.work)) {
     const std::int64_t took = std::min(span.in(phase), span.end - begin);

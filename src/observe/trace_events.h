@@ -20,7 +20,7 @@ struct TraceOrigin {
 
 // Lines without a comma or line feed at their end, joined by ",\n".
 std::string to_events(const TraceOrigin& origin);
-// The span, and inside it one event for each of its phases.
-std::string to_events(const Span& span, std::int64_t pid);
+// The span, and inside it one event for each of its phases. `space`: the namespace, if it has one.
+std::string to_events(const Span& span, std::int64_t pid, std::string_view space = "");
 
 }  // namespace tensorbus::observe

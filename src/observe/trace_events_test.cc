@@ -44,6 +44,11 @@ TEST(TraceEvents, PhasesEndWithTheirSpan) {
             std::string::npos);
 }
 
+TEST(TraceEvents, JobsWithOneFolderAreToldApart) {
+  EXPECT_NE(to_events(Span{}, 1, "a \"b\"").find(R"("args":{"namespace":"a \"b\"","work":)"),
+            std::string::npos);
+}
+
 TEST(TraceEvents, NamesAreEscaped) {
   EXPECT_EQ(to_json_string("a\"b\\c\nd"), "\"a\\\"b\\\\c\\u000ad\"");
 }

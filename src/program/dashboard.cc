@@ -2,9 +2,11 @@
 #include <fmt/format.h>
 #include <signal.h>
 
+#include <atomic>
 #include <condition_variable>
 #include <iostream>
 #include <memory>
+#include <optional>
 #include <thread>
 
 #include "base/clock.h"
@@ -12,6 +14,7 @@
 #include "base/mutex.h"
 #include "base/secret.h"
 #include "observe/show/http.h"
+#include "os/process/interruptible.h"
 #include "os/process/process.h"
 #include "program/commands.h"
 #include "program/look/board.h"
@@ -44,11 +47,7 @@ class Lookout {
         board_(job_.space(), job_.store_url()),
         thread_([this] { run(); }) {}
   ~Lookout() {
-    {
-      const Lock lock(mutex_);
-      stopping_ = true;
-    }
-    wake_.notify_all();
+    stop();
     thread_.join();
   }
   Lookout(const Lookout&) = delete;
@@ -58,15 +57,28 @@ class Lookout {
     const Lock lock(mutex_);
     return state_;
   }
-  // On the visitor's thread: nobody else wants it.
-  std::string picture(const std::string& batch, const std::string& side) {
-    const Lock lock(records_mutex_);
-    return plan_picture(records_.records(), batch, side);
+  // On the visitor's thread, and for one visitor at a time: it may take seconds, and the pages have
+  // few threads. Nothing: another one is being made.
+  std::optional<std::string> picture(const std::string& batch, const std::string& side) {
+    if (drawing_.exchange(true)) return std::nullopt;
+    const std::shared_ptr<void> drawn(nullptr, [this](void*) { drawing_ = false; });
+    const os::Interruptible interruptible(interruption_);
+    return plan_picture(records_.records(), batch, side, interruption_);
+  }
+  // Whatever waits for the store, or is being made, ends.
+  void stop() {
+    {
+      const Lock lock(mutex_);
+      stopping_ = true;
+    }
+    interruption_.interrupt("the dashboard stops");
+    wake_.notify_all();
   }
 
  private:
   void run() {
     os::block_signals_in_this_thread();
+    const os::Interruptible interruptible(interruption_);
     Lock lock(mutex_);
     while (!stopping_) {
       lock.unlock();
@@ -86,9 +98,10 @@ class Lookout {
     }
   }
 
+  os::Interruption interruption_;
   JobSight job_;
-  Mutex records_mutex_;
-  JobSight records_ GUARDED_BY(records_mutex_);
+  std::atomic<bool> drawing_{false};
+  JobSight records_;  // of whoever draws
   Board board_;
   Mutex mutex_;
   std::condition_variable wake_;
@@ -103,7 +116,9 @@ observe::PageAnswer picture_answer(Lookout& lookout, const observe::PageRequest&
     return found == request.parameters.end() ? std::string() : found->second;
   };
   try {
-    return {lookout.picture(value("batch"), value("side")), "image/svg+xml"};
+    const auto picture = lookout.picture(value("batch"), value("side"));
+    if (!picture) return {"busy: a plan is being drawn\n", "text/plain; charset=utf-8", 503};
+    return {*picture, "image/svg+xml"};
   } catch (const Error& error) {
     return {error.what(), "text/plain; charset=utf-8", 404};
   }
@@ -161,6 +176,7 @@ int serve_dashboard(const DashboardOptions& options) {
   std::cout << "ready " << server.url() << "/" << std::endl;
   int signal = 0;
   ::sigwait(&signals, &signal);
+  lookout.stop();  // whom the server waits for
   return exit_ok;
 }
 

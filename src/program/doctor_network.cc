@@ -75,7 +75,14 @@ void look_at_network(Findings& findings, const std::string& bind, const fabric::
     findings.push_back({"network", "UCX", "none", State::note, fabric::describe_ucx()});
     return;
   }
-  findings.push_back({"network", "UCX", fmt::format("{} ({})", report.version, report.library)});
+  // The assertion is gone in 1.14 (openucx/ucx#8175).
+  const bool asserts = report.version.starts_with("1.13.");
+  findings.push_back({"network", "UCX", fmt::format("{} ({})", report.version, report.library),
+                      asserts ? State::note : State::fine,
+                      asserts ? "a peer that dies in the middle of a call can end this process "
+                                "with an assertion of UCX 1.13; 1.14 and later go on (pip: "
+                                "libucx-cu12, with TENSORBUS_UCX naming it)"
+                              : ""});
   findings.push_back({"network", "transports it has",
                       fmt::format("{} (tensorbus uses tcp)", fmt::join(report.transports, " "))});
   if (std::ranges::find(report.transports, "tcp") == report.transports.end()) {

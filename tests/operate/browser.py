@@ -23,11 +23,18 @@ needs_browser = pytest.mark.skipif(
 
 
 class Browser:
-    """One page. Everything that it asks for and everything in its console is kept."""
+    """One page. Everything that it asks for and everything in its console is kept.
 
-    def __init__(self, start: Callable[..., Process], profile: Path, dark: bool = False) -> None:
+    A browser that is ended in haste leaves temporary files: they go to `temporary`, which must be
+    short (a socket's path of at most 108 bytes ends there).
+    """
+
+    def __init__(
+        self, start: Callable[..., Process], profile: Path, temporary: str, dark: bool = False
+    ) -> None:
         port = free_port()
-        start("chromedriver", f"--port={port}", env={"HOME": str(profile)})
+        home = {"HOME": str(profile), "TMPDIR": temporary}
+        start("chromedriver", f"--port={port}", env=home)
         self._driver = f"http://127.0.0.1:{port}"
         arguments = [
             "--headless=new", "--no-sandbox", "--disable-gpu", "--disable-dev-shm-usage",

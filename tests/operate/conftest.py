@@ -9,7 +9,7 @@ from processes import Start, StartServer
 
 @pytest.fixture
 def start_job(start_python: Start, start_server: StartServer, tmp_path: Path) -> Callable[..., Job]:
-    def start(**options: Any) -> Job:
-        return Job(start_python, start_server(), tmp_path, **options)
+    def start(server: Any = None, **options: Any) -> Job:
+        return Job(start_python, server or start_server(), tmp_path, **options)
 
     return start

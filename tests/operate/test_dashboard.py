@@ -2,22 +2,30 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import re
+import select
 import signal
+import socket
+import tempfile
 import threading
 import time
 import urllib.error
+import urllib.parse
 import urllib.request
 from collections.abc import Callable, Iterator
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
+import tensorbus
 from browser import Browser, needs_browser
 from jobs import Job, get, until
-from processes import PROGRAM, Start, StartServer
+from processes import PROGRAM, Process, Start, StartServer
+from tensorbus import kvstore
 
 DOCS = Path(__file__).parents[2] / "docs" / "pictures"
 
@@ -80,16 +88,20 @@ def pictures(request: pytest.FixtureRequest, tmp_path: Path) -> Path:
 
 @pytest.fixture
 def browser(start_program: Start, tmp_path: Path) -> Iterator[Browser]:
-    opened = Browser(start_program, tmp_path / "browser")
-    yield opened
-    opened.close()
+    with tempfile.TemporaryDirectory(dir="/tmp", ignore_cleanup_errors=True) as temporary:
+        opened = Browser(start_program, tmp_path / "browser", temporary)
+        yield opened
+        opened.close()
+
+
+def start_dashboard(start_program: Start, store: str, *options: str) -> Process:
+    return start_program(
+        str(PROGRAM), "dashboard", "--store", store, "--bind", "127.0.0.1:0", *options
+    )
 
 
 def dashboard(start_program: Start, store: str, *options: str) -> str:
-    process = start_program(
-        str(PROGRAM), "dashboard", "--store", store, "--bind", "127.0.0.1:0", *options
-    )
-    return process.line().split()[1]
+    return start_dashboard(start_program, store, *options).line().split()[1]
 
 
 def boxes(browser: Browser) -> dict[int, dict[str, str]]:
@@ -183,12 +195,20 @@ def test_a_running_job_in_a_browser(
 class Crowd:
     """Serves the program's own page, with a state of as many ranks as are wanted."""
 
-    def __init__(self, page: str, state: Callable[[], dict[str, Any]]) -> None:
+    def __init__(
+        self,
+        page: str,
+        state: Callable[[], dict[str, Any]],
+        plan: Callable[[], tuple[int, str]] = lambda: (404, "none"),
+    ) -> None:
         class Answer(BaseHTTPRequestHandler):
             def do_GET(self) -> None:
-                text = json.dumps(state()) if self.path == "/state.json" else page
-                kind = "application/json" if self.path == "/state.json" else "text/html"
-                self.send_response(200)
+                status, text, kind = 200, page, "text/html"
+                if self.path == "/state.json":
+                    text, kind = json.dumps(state()), "application/json"
+                elif self.path.startswith("/plan.svg"):
+                    status, text = plan()
+                self.send_response(status)
                 self.send_header("Content-Type", kind + "; charset=utf-8")
                 self.end_headers()
                 self.wfile.write(text.encode())
@@ -228,7 +248,7 @@ def row_of(rank: int, version: int) -> dict[str, Any]:
 def crowd_state(version: int) -> dict[str, Any]:
     now = int(time.time() * 1000)
     courses = [
-        {"what": "policy", "side": side, "version": version - ago, "first": now - ago * 9000,
+        {"batch": "policy", "side": side, "version": version - ago, "first": now - ago * 9000,
          "last": now - ago * 9000 + 3000, "ranks": ranks, "at": []}
         for side, ranks in (("trainer", 128), ("rollout", 384)) for ago in range(13)
     ]  # fmt: skip
@@ -274,6 +294,134 @@ def test_512_ranks(
 
 @needs_browser
 @pytest.mark.proves("O4.2")
+def test_batches_with_one_shown_name_have_a_box_each(
+    start_server: StartServer, start_program: Start, browser: Browser
+):
+    page = get(dashboard(start_program, start_server().url))
+    batches = ["shelf of actor/policy", "shelf of critic/policy"]
+
+    def state() -> dict[str, Any]:
+        version = len(asked)
+        asked.append(1)
+        found = crowd_state(version)
+        found["rows"] = [
+            row_of(rank, version) | {"side": side, "batch": batch, "from": source, "awaited": []}
+            for batch in batches
+            for side, rank, source in (("trainer", 0, []), ("engine", 200, [0]))
+        ]
+        found["versions"] = []
+        # And what is told twice.
+        found["problems"] = 2 * [{"text": "rank 0: init_pair, 40 s: waits", "ranks": [0]}]
+        return found
+
+    asked: list[int] = []
+    crowd = Crowd(page, state)
+    browser.open(crowd.url)
+    until(lambda: len(asked) > 4, "the page to have looked some times")
+    browser.run("render(); render()")
+    counts = browser.run(
+        """return ["#sides .side", "#sides button", "#rows tr", "#problems p", "#arrows > .read"]
+             .map((each) => document.querySelectorAll(each).length)"""
+    )
+    assert counts == [4, 4, 4, 1, 2]
+    # Each arrow comes from the source of its own batch.
+    assert browser.run(
+        """const [a, b] = [...document.querySelectorAll("#arrows > path.read")]
+             .map((each) => each.getAttribute("d").split(" ")[0]);
+           return a !== b"""
+    )
+    check_sound(browser, crowd.url)
+    browser.open("about:blank")
+    crowd.close()
+
+
+@needs_browser
+@pytest.mark.proves("O4.2")
+def test_a_plan_comes_when_another_one_is_drawn(
+    start_server: StartServer, start_program: Start, browser: Browser
+):
+    page = get(dashboard(start_program, start_server().url))
+    answers = [(503, "busy: a plan is being drawn"), (503, "busy: a plan is being drawn")]
+    picture = '<svg xmlns="http://www.w3.org/2000/svg" width="200" height="100"/>'
+    rows = [row_of(0, 1), row_of(200, 1)]
+    crowd = Crowd(
+        page,
+        lambda: crowd_state(1) | {"rows": rows},
+        lambda: answers.pop() if answers else (200, picture),
+    )
+    browser.open(crowd.url)  # it asks for the only plan there is
+    until(
+        lambda: browser.run('return document.querySelector("#plan-picture").naturalWidth === 200'),
+        "the plan",
+    )
+    assert "busy" not in text_of(browser, "#plan-text")
+    browser.open("about:blank")
+    crowd.close()
+
+
+@needs_browser
+@pytest.mark.proves("O4.2")
+def test_a_problem_is_announced_once(
+    start_server: StartServer, start_program: Start, browser: Browser
+):
+    page = get(dashboard(start_program, start_server().url))
+    asked: list[int] = []
+
+    def state() -> dict[str, Any]:
+        asked.append(1)
+        waited = 30 + len(asked)
+        texts = [
+            f"rank 300 is waited for: ranks 200, 201 have waited {waited} s for it",
+            f'rank 7: init_pair, {waited} s: waits for side "x" (batch "a")',
+            f"rank 8 does not renew its lease, {90 - waited} % of it are left: stopped",
+            f'rank 9 has version 3 of "policy", the newest is {waited}',
+        ]
+        return crowd_state(1) | {"problems": [{"text": text, "ranks": []} for text in texts]}
+
+    crowd = Crowd(page, state)
+    browser.open(crowd.url)
+    until(lambda: text_of(browser, "#problems"), "the problems")
+    browser.run(
+        """window.changes = 0;
+           new MutationObserver((seen) => { window.changes += seen.length; }).observe(
+             document.querySelector("[aria-live]"),
+             {childList: true, characterData: true, subtree: true});"""
+    )
+    before = text_of(browser, "#problems")
+    until(lambda: text_of(browser, "#problems") != before, "the seconds to change")
+    said = browser.run('return document.querySelector("[aria-live]").textContent')
+    assert "ranks 200, 201 have waited for it" in said
+    assert 'init_pair: waits for side "x"' in said
+    assert browser.run("return window.changes") == 0
+    assert browser.run('return document.querySelectorAll("[aria-live]").length') == 1
+    assert browser.run(ACCESSIBILITY) == []
+    browser.open("about:blank")
+    crowd.close()
+
+
+@needs_browser
+@pytest.mark.proves("O4.2")
+def test_a_page_whose_program_hangs_is_not_live(
+    start_server: StartServer, start_program: Start, browser: Browser
+):
+    process = start_dashboard(start_program, start_server().url)
+    browser.open(process.line().split()[1])
+    until(lambda: text_of(browser, "#live-text") == "live", "the page to be live")
+    process.signal(signal.SIGSTOP)
+    try:
+        until(
+            lambda: text_of(browser, "#live-text") == "the program does not answer",
+            "the page to say so",
+            20,
+        )
+        assert browser.run("return document.querySelector('#live').classList.contains('off')")
+    finally:
+        process.signal(signal.SIGCONT)
+    until(lambda: text_of(browser, "#live-text") == "live", "the page to be live again")
+
+
+@needs_browser
+@pytest.mark.proves("O4.2")
 def test_a_page_with_a_token_asks_for_it(
     start_server: StartServer, start_program: Start, browser: Browser, tmp_path: Path
 ):
@@ -303,6 +451,74 @@ def test_a_token_may_be_an_argument(start_server: StartServer, start_program: St
     request = urllib.request.Request(url + "state.json", headers={"Authorization": "Bearer sesame"})
     with urllib.request.urlopen(request, timeout=30) as answer:
         assert answer.status == 200
+
+
+@pytest.mark.proves("O4.2")
+def test_a_plan_keeps_one_visitor_at_most_and_no_end(
+    start_server: StartServer, start_program: Start
+):
+    server = start_server()
+    process = start_dashboard(start_program, server.url, "--timeout", "60")
+    url = process.line().split()[1]
+    plan = url + "plan.svg?batch=b&side=s"
+    with pytest.raises(urllib.error.HTTPError, match="404"):  # it has a connection to the store
+        get(plan)
+    host, port = urllib.parse.urlparse(url).netloc.split(":")
+    server.process.signal(signal.SIGSTOP)
+    try:
+        visits = [socket.create_connection((host, int(port))) for _ in range(3)]
+        for visit in visits:
+            visit.sendall(b"GET /plan.svg?batch=b&side=s HTTP/1.1\r\nHost: localhost\r\n\r\n")
+        answers: list[bytes] = []
+        while len(answers) < 2:
+            ready, _, _ = select.select(visits, [], [], 20)
+            assert ready
+            answers += [visit.recv(12) for visit in ready]
+            visits = [visit for visit in visits if visit not in ready]
+        assert answers == 2 * [b"HTTP/1.1 503"]
+        # And while the last one waits for the store, the dashboard can be stopped.
+        process.signal(signal.SIGTERM)
+        assert process.wait(10) == 0
+    finally:
+        server.process.signal(signal.SIGCONT)
+
+
+@pytest.mark.proves("O5.1")
+def test_visitors_that_never_read_keep_nobody_from_the_page(
+    start_server: StartServer, start_program: Start, monkeypatch: pytest.MonkeyPatch, unique: str
+):
+    """The state fits no socket, so those who take nothing of it do hold up who serves them."""
+    monkeypatch.setenv("TENSORBUS_STATUS_PERIOD", "0.1")
+    server = start_server()
+    with (
+        kvstore.connect(server.url, namespace=unique) as store,
+        tensorbus.TensorBusClient.embedded(server.url, rank=0, namespace=unique) as client,
+    ):
+        link = client.link("trainer")
+        for name in "abcd":
+            link.publish(name, {"w": np.ones(10, np.float32)})
+
+        def record() -> bytes | None:
+            found = store.get("agents/0", component="status") or b""
+            return found if all(f"trainer/{name}".encode() in found for name in "abcd") else None
+
+        copied = until(record, "the record of all four batches")
+        agents = {f"agents/{rank}": copied for rank in range(1, 6000)}
+        store.multi_set(agents, component="status")
+    url = dashboard(start_program, server.url, "--namespace", unique)
+    until(lambda: len(get(url + "state.json")) > 5_000_000, "the large state")
+    host, port = urllib.parse.urlparse(url).netloc.split(":")
+    with contextlib.ExitStack() as silent:
+        for _ in range(8):
+            visit = silent.enter_context(socket.socket())
+            visit.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 1)
+            visit.connect((host, int(port)))
+            visit.sendall(b"GET /state.json HTTP/1.1\r\nHost: localhost\r\n\r\n")
+        ready, _, _ = select.select([visit], [], [], 30)  # its answer has begun
+        assert ready
+        begin = time.monotonic()
+        assert len(json.loads(get(url + "state.json"))["rows"]) >= 23_996
+        assert time.monotonic() - begin < 20
 
 
 @pytest.mark.proves("O4.2")

@@ -1,7 +1,10 @@
 """The page of metrics: of agents, of the store, for a real Prometheus, beside clients that hang."""
 
+import gc
 import json
+import logging
 import shutil
+import signal
 import socket
 import subprocess
 import time
@@ -9,13 +12,14 @@ import urllib.error
 import urllib.parse
 import urllib.request
 from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import numpy as np
 import pytest
 import tensorbus
 from jobs import Job, get, until
-from processes import PROGRAM, Start, free_port
+from processes import PROGRAM, Start, StartServer, free_port
 from tensorbus.kvstore import StoreServer
 
 needs_prometheus = pytest.mark.skipif(
@@ -56,6 +60,81 @@ def test_a_job_shows_what_it_has_moved(start_job: Callable[..., Job]):
     trainer = next(text for text in texts if 'rank="0"' in text)
     assert 'operation="publish",outcome="ok"' in trainer
     assert 'phase="stage"' in trainer
+    assert 'operation="registration",phase="plan"' in engine
+    trainer_labels = labels.replace("2", "0")
+    shelf = value(trainer, f'tensorbus_pool_bytes{{{trainer_labels},state="shelf"')
+    assert shelf >= 2 * 4 * job.elements, "two versions"
+
+
+def counted(series: str, **labels: str) -> float:
+    """By this process, over all series that have these labels."""
+    numbers = tensorbus.stats().get(series, [])
+    return sum(number for has, number in numbers if has.items() >= labels.items())
+
+
+@pytest.mark.proves("O1.1")
+def test_peers_that_are_lost_are_counted_by_cause(start_job: Callable[..., Job]):
+    job = start_job(engines=1, env={"TENSORBUS_METRICS": "127.0.0.1:0"})
+    job.wait_for_version(2)
+    page = until(
+        lambda: next(row["metrics"] for row in job.status()["rows"] if row["rank"] == 0),
+        "the address of a page",
+    )
+    lost = 'tensorbus_peers_lost_total{namespace="default",rank="0",cause="peer lost"}'
+    assert value(get(page), lost) == 0
+    job.ranks[2].signal(signal.SIGKILL)
+    until(lambda: value(get(page), lost) == 1, "rank 0 to have lost rank 2")
+
+
+@pytest.mark.proves("O1.1")
+def test_losses_of_the_store_are_counted(start_server: StartServer):
+    server = start_server()
+    mine = {"namespace": "losses", "rank": "0"}
+    with tensorbus.TensorBusClient.embedded(server.url, rank=0, namespace="losses"):
+        assert counted("tensorbus_store_losses", **mine) == 0
+        server.kill()
+        until(lambda: counted("tensorbus_store_losses", **mine) == 1, "the loss to be counted")
+        server.start_again()
+
+
+@pytest.mark.proves("O1.1")
+def test_memory_that_peers_map_is_shown_lent_and_free(store_server: StoreServer):
+    mine = {"namespace": "pool", "rank": "0"}
+    with tensorbus.TensorBusClient.embedded(store_server.url, rank=0, namespace="pool") as client:
+
+        def pool(state: str) -> float:
+            return counted("tensorbus_pool_bytes", state=state, **mine)
+
+        gc.collect()  # tensors of other tests do not come back meanwhile
+        before = pool("lent")
+        tensor = tensorbus.empty(1_000_000, "float32")
+        assert pool("lent") >= before + 4_000_000
+        del tensor
+        until(lambda: pool("lent") == before, "what was lent to come back")
+        assert pool("free") >= 4_000_000, "it stays for the next one"
+        publisher = client.link("trainer")
+        publisher.publish("policy", {"w": np.ones(1_000_000, np.float32)})
+        assert pool("shelf") == 2 * 4_000_000, "two versions"
+
+
+def test_an_address_of_the_environment_that_is_taken_is_told_and_ignored(
+    store_server: StoreServer, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+):
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        address = f"127.0.0.1:{taken.getsockname()[1]}"
+        monkeypatch.setenv("TENSORBUS_METRICS", address)
+        caplog.set_level(logging.WARNING, "tensorbus")
+        with tensorbus.TensorBusClient.embedded(store_server.url, rank=0, namespace="taken") as one:
+            assert one.link("trainer").publish("policy", {"w": np.ones(10, np.float32)}) == 1
+        until(
+            lambda: [text for text in caplog.messages if "TENSORBUS_METRICS is ignored" in text],
+            "a warning",
+        )
+        # Who asks for it by an argument wants it.
+        with pytest.raises(RuntimeError, match="cannot be listened on"):
+            tensorbus.TensorBusClient.embedded(
+                store_server.url, rank=0, namespace="taken", metrics=address
+            )
 
 
 @needs_prometheus
@@ -72,6 +151,80 @@ def test_promtool_finds_nothing_wrong(start_job: Callable[..., Job]):
         ["promtool", "check", "rules", str(ALERTS)], capture_output=True, text=True
     )
     assert rules.returncode == 0, rules.stderr
+
+
+@needs_prometheus
+@pytest.mark.proves("O2.1")
+def test_the_first_pull_of_a_rank_that_fails_raises_the_alarm(
+    store_server: StoreServer, unique: str, tmp_path: Path
+):
+    """A scrape while it pulls, and those after that, as Prometheus has them."""
+    port = free_port()
+    with (
+        tensorbus.TensorBusClient.embedded(store_server.url, rank=0, namespace=unique) as trainer,
+        tensorbus.TensorBusClient.embedded(
+            store_server.url, rank=1, namespace=unique, metrics=f"127.0.0.1:{port}"
+        ) as engine,
+        ThreadPoolExecutor(1) as pool,
+    ):
+        state = {"w": np.ones(10, np.float32)}
+        publisher = trainer.link("trainer")  # one that is let go of ends what it publishes
+        publisher.publish("policy", state)
+        link = engine.link("engine", "trainer")
+        ends = pool.submit(link.pull, "policy", state, newer_than=1, timeout=5)
+
+        def scrape() -> dict[str, str]:
+            lines = get(f"http://127.0.0.1:{port}/metrics").splitlines()
+            pulls = [line for line in lines if 'rank="1",operation="pull",outcome=' in line]
+            return dict(line.rsplit(" ", 1) for line in pulls)
+
+        before = until(scrape, "the pull to have begun")
+        assert not ends.done()
+        assert ends.exception(30) is not None
+        after = scrape()
+    assert set(before.values()) == {"0"}
+    failed = [series for series in after if after[series] == "1"]
+    assert len(failed) == 1
+    assert 'outcome="timeout"' in failed[0]
+    alarm = {
+        "exp_labels": {"severity": "warning", "namespace": unique, "rank": "1"},
+        "exp_annotations": {
+            "summary": "Rank 1 cannot read what it asks for",
+            "description": "tensorbus status says whom it waits for.",
+        },
+    }
+    tests = {
+        "rule_files": [str(ALERTS)],
+        "tests": [
+            {
+                "interval": "1m",
+                "input_series": [
+                    {"series": series, "values": f"{before.get(series, '_')}x3 {after[series]}x20"}
+                    for series in after
+                ],
+                "alert_rule_test": [
+                    {"eval_time": "3m", "alertname": "TensorbusPullsFail", "exp_alerts": []},
+                    {"eval_time": "6m", "alertname": "TensorbusPullsFail", "exp_alerts": [alarm]},
+                    {"eval_time": "20m", "alertname": "TensorbusPullsFail", "exp_alerts": []},
+                ],
+            }
+        ],
+    }
+    (tmp_path / "alerts_test.yml").write_text(json.dumps(tests))
+    checked = subprocess.run(
+        ["promtool", "test", "rules", str(tmp_path / "alerts_test.yml")],
+        capture_output=True, text=True,
+    )  # fmt: skip
+    assert checked.returncode == 0, checked.stdout + checked.stderr
+
+
+@needs_prometheus
+def test_the_example_configuration_is_one():
+    example = ALERTS.with_name("prometheus.yml")
+    checked = subprocess.run(
+        ["promtool", "check", "config", str(example)], capture_output=True, text=True
+    )
+    assert checked.returncode == 0, checked.stdout + checked.stderr
 
 
 @needs_prometheus

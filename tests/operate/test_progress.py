@@ -86,6 +86,32 @@ def test_nothing_where_there_is_no_terminal(
     assert "pull policy [" not in capsys.readouterr().err
 
 
+@pytest.mark.proves("O4.5")
+def test_a_pull_shows_a_bar_at_a_terminal(
+    store_server: StoreServer,
+    terminal: tuple[int, Any],
+    monkeypatch: pytest.MonkeyPatch,
+    unique: str,
+):
+    monkeypatch.setitem(sys.modules, "tqdm", None)
+    leader, stream = terminal
+    monkeypatch.setattr(sys, "stderr", stream)
+    monkeypatch.setattr("tensorbus.link._PROGRESS_EVERY", 0.001)
+    with (
+        tensorbus.TensorBusClient.embedded(store_server.url, rank=0, namespace=unique) as trainer,
+        tensorbus.TensorBusClient.embedded(store_server.url, rank=1, namespace=unique) as engine,
+    ):
+        trainer.link("trainer").publish("policy", {"w": np.ones(50_000_000, np.float32)})
+        state = {"w": np.zeros(50_000_000, np.float32)}
+        assert engine.link("engine", "trainer").pull("policy", state, progress=True) == 1
+    assert state["w"].all()
+    shown = b""
+    while not shown.endswith(b"\n"):
+        shown += os.read(leader, 10_000)
+    assert shown.startswith(b"\rpull policy [")
+    assert b"100 % of 0.20 GB" in shown
+
+
 # Takes seconds to plan.
 LARGE = json.dumps([{"name": f"w{i}", "shape": [4096, 4096]} for i in range(90)])
 

@@ -9,6 +9,7 @@ import subprocess
 import time
 from collections.abc import Callable
 from pathlib import Path
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -67,15 +68,22 @@ def test_a_rank_that_does_not_pull_is_named_by_who_waits(start_job: Callable[...
 
 
 @pytest.mark.proves("O4.1")
+@pytest.mark.parametrize("store", ["tensorbus", "etcd"])
 def test_a_stopped_process_is_waited_for_and_then_gone(
-    start_job: Callable[..., Job], start_program: Start
+    start_job: Callable[..., Job],
+    start_program: Start,
+    store: str,
+    unique: str,
+    request: pytest.FixtureRequest,
 ):
-    job = start_job()
+    server = None
+    if store == "etcd":
+        server = SimpleNamespace(url=f"etcd://127.0.0.1:{request.getfixturevalue('etcd')}")
+    job = start_job(server=server, env={"TENSORBUS_NAMESPACE": unique})
     job.wait_for_version(2)
     # One that looks all the time: its lease lapses after five seconds.
-    watching = start_program(
-        str(PROGRAM), "status", "--watch", "--json", "--every", "0.1", "--store", job.server.url
-    )
+    where = ["--store", job.server.url, "--namespace", unique]
+    watching = start_program(str(PROGRAM), "status", "--watch", "--json", "--every", "0.1", *where)
 
     def is_waited_for(status: dict) -> bool:
         return any(each["awaited"] == [1] for each in status["rows"])

@@ -3,7 +3,9 @@
 import json
 import signal
 import subprocess
+from collections import Counter
 from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import numpy as np
@@ -47,6 +49,7 @@ def test_files_of_killed_processes_are_whole_and_merge_with_arrows(
     events = json.loads((tmp_path / "job.json").read_text())["traceEvents"]
     assert {event["pid"] for event in events} == {1, 2, 3, 4, 5}
     pulls = [event for event in events if event.get("cat") == "pull"]
+    assert {pull["args"]["namespace"] for pull in pulls} == {"default"}
     assert {tuple(pull["args"]["peers"]) for pull in pulls} == {(0, 1)}
     starts = {event["id"]: event for event in events if event["ph"] == "s"}
     ends = {event["id"]: event for event in events if event["ph"] == "f"}
@@ -81,6 +84,64 @@ def test_a_torn_last_line_is_passed_over(tmp_path: Path):
     assert [event["name"] for event in merged["traceEvents"]] == ["recv a v1"]
 
 
+def moved(
+    work: str, rank: int, at: float, peers: list[int] | None = None, **more: object
+) -> dict[str, object]:
+    """One event, a thousandth of a second long, that ends ``at`` so many seconds."""
+    args = {"work": work, "what": "policy", "version": 1, "outcome": "ok", "rank": rank}
+    return {
+        "ph": "X", "cat": work, "name": f"{work} policy v1", "pid": 1, "tid": rank,
+        "ts": at * 1e6 - 1000, "dur": 1000, "args": args | {"peers": peers or []} | more,
+    }  # fmt: skip
+
+
+def forge(folder: Path, machine: str, events: list[dict[str, object]], ahead: float = 0) -> None:
+    """What a process of a machine has written whose wall clock is so many seconds ahead."""
+    args = {"host": machine, "boot": machine, "steady_ns": 0, "wall_ns": round((1 + ahead) * 1e9)}
+    clock = {"ph": "M", "name": "tensorbus_clock", "pid": 1, "args": args}
+    lines = ",\n".join(json.dumps(each) for each in [clock, *events])
+    (folder / f"tensorbus-{machine}-1-1.json").write_text(f"[\n{lines}\n]")
+
+
+def arrows(folder: Path) -> dict[tuple[int, int], float]:
+    """By rank and rank, how long it took, in seconds."""
+    events = json.loads(run("merge", folder))["traceEvents"]
+    ends = {event["id"]: event for event in events if event["ph"] == "f"}
+    starts = [event for event in events if event["ph"] == "s"]
+    assert len(ends) == len(starts)
+    return {
+        (start["tid"], ends[start["id"]]["tid"]): (ends[start["id"]]["ts"] - start["ts"]) / 1e6
+        for start in starts
+    }
+
+
+# The first and the third machine have nothing to do with each other.
+@pytest.mark.proves("O3.1")
+@pytest.mark.parametrize("ahead", [(0, 0, 0), (0, -9, 4), (0, 5, -8), (0, -5, -9), (3, 3, 0)])
+def test_no_arrow_of_three_machines_points_back(tmp_path: Path, ahead: tuple[float, ...]):
+    forge(tmp_path, "a", [moved("publish", 0, 10), moved("recv", 0, 40, [1])], ahead[0])
+    forge(tmp_path, "b", [moved("pull", 1, 11, [0]), moved("publish", 1, 20),
+                          moved("send", 1, 39)], ahead[1])  # fmt: skip
+    forge(tmp_path, "c", [moved("pull", 2, 21, [1])], ahead[2])
+    found = arrows(tmp_path)
+    assert found.keys() == {(0, 1), (1, 2), (1, 0)}
+    assert min(found.values()) >= -1e-5, found
+
+
+@pytest.mark.proves("O3.1")
+def test_arrows_stay_within_their_run_and_their_namespace(tmp_path: Path):
+    """Two runs into one folder, one after the other, and a job beside them."""
+    forge(tmp_path, "run1", [moved("publish", 0, 10), moved("pull", 1, 10.5, [0])])
+    forge(tmp_path, "run2", [moved("publish", 0, 60), moved("pull", 2, 61, [0])])
+    forge(tmp_path, "run3", [moved("publish", 0, 60.9, namespace="other"),
+                             moved("pull", 3, 62, [0], namespace="other")])  # fmt: skip
+    found = arrows(tmp_path)
+    assert found.keys() == {(0, 1), (0, 2), (0, 3)}
+    assert found[0, 1] == pytest.approx(0.5, abs=0.01)
+    assert found[0, 2] == pytest.approx(1, abs=0.01)
+    assert found[0, 3] == pytest.approx(1.1, abs=0.01)
+
+
 def test_a_folder_without_a_trace_is_said(tmp_path: Path):
     done = subprocess.run(
         [str(PROGRAM), "trace", "summary", str(tmp_path)], capture_output=True, text=True
@@ -106,15 +167,27 @@ def test_calls_of_a_link_are_ranges_of_torchs_profiler(
     store_server: StoreServer, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ):
     monkeypatch.setenv("TORCHINDUCTOR_CACHE_DIR", str(tmp_path))  # the profiler makes it
-    state = {"w": torch.ones(10)}
-    with tensorbus.TensorBusClient.embedded(
-        store_server.url, rank=0, namespace="profiled"
-    ) as client:
-        link = client.link("trainer")
-        link.publish("policy", state)
+    state, got = {"w": torch.ones(10)}, {"w": torch.zeros(10)}
+    with (
+        tensorbus.TensorBusClient.embedded(store_server.url, rank=0, namespace="profiled") as one,
+        tensorbus.TensorBusClient.embedded(store_server.url, rank=1, namespace="profiled") as other,
+        ThreadPoolExecutor(1) as pool,
+    ):
+        trainer, engine = one.link("trainer", "engine"), other.link("engine", "trainer")
+
+        trainer.publish("policy", state)
         activities = [torch.profiler.ProfilerActivity.CPU]
         with torch.profiler.profile(activities=activities) as profile:
-            assert link.publish("policy", state) == 2
-    names = [event.name for event in profile.events()]
-    assert names.count("tensorbus.publish") == 1
+            assert trainer.publish("policy", state) == 2
+            assert engine.pull("policy", got) == 2
+            sends = pool.submit(trainer.send_state_dict, "optimizer", state)
+            assert engine.recv_state_dict("optimizer", got) == 1
+            sends.result()
+            receives = pool.submit(engine.recv_state_dict, "optimizer", got)
+            trainer.send_state_dict("optimizer", state)
+            assert receives.result() == 2
+    names = Counter(event.name for event in profile.events())
+    for call in ("publish", "pull", "send_state_dict", "recv_state_dict"):
+        assert names[f"tensorbus.{call}"] >= 1, names
+    assert names["tensorbus.publish"] == names["tensorbus.pull"] == 1
     assert tensorbus.Link.publish.__doc__

@@ -75,7 +75,6 @@ JobRow row_of(const AgentStatus& agent, const BatchStatus& batch, std::int64_t n
   row.embedded = agent.embedded;
   row.side = batch.side;
   row.batch = batch.batch;
-  row.what = shown_batch(batch.batch);
   row.work = batch.work;
   row.version = batch.version;
   row.metrics = agent.metrics;
@@ -87,6 +86,25 @@ JobRow row_of(const AgentStatus& agent, const BatchStatus& batch, std::int64_t n
   }
   describe(row, batch, now);
   return row;
+}
+
+std::string_view without_kind(std::string_view batch) {
+  constexpr std::string_view shelf = "shelf of ";
+  return batch.starts_with(shelf) ? batch.substr(shelf.size()) : batch;
+}
+
+// As short as tells the batches of the job apart.
+void name_batches(JobStatus& status) {
+  std::map<std::string_view, std::set<std::string_view>> shown, longer;
+  for (const JobRow& row : status.rows) {
+    shown[shown_batch(row.batch)].insert(row.batch);
+    longer[without_kind(row.batch)].insert(row.batch);
+  }
+  for (JobRow& row : status.rows) {
+    row.what = shown[shown_batch(row.batch)].size() == 1     ? shown_batch(row.batch)
+               : longer[without_kind(row.batch)].size() == 1 ? without_kind(row.batch)
+                                                             : std::string_view(row.batch);
+  }
 }
 
 using Seat = std::tuple<std::string, std::string, Rank>;  // side, batch, rank
@@ -156,7 +174,8 @@ void add_waits(JobStatus& status, std::span<const AgentStatus> agents) {
 void add_incomplete(JobStatus& status) {
   for (const JobRow& row : status.rows) {
     if (row.state != RankState::blocked || !row.awaited.empty()) continue;
-    status.problems.push_back({fmt::format("rank {}: {}", row.rank, row.doing), {row.rank}});
+    status.problems.push_back(
+        {fmt::format("rank {}: {} (batch \"{}\")", row.rank, row.doing, row.batch), {row.rank}});
   }
 }
 
@@ -179,23 +198,24 @@ void add_crowds(JobStatus& status) {
   struct Crowd {
     std::set<Rank> ranks;
     std::set<std::int64_t> sizes;
+    std::string what{};
   };
   std::map<std::pair<std::string, std::string>, Crowd> crowds;
   for (const JobRow& row : status.rows) {
     if (row.world_size == 0) continue;
-    Crowd& crowd = crowds[{row.side, row.what}];
+    Crowd& crowd = crowds[{row.side, row.batch}];
+    crowd.what = row.what;
     crowd.ranks.insert(row.rank);
     crowd.sizes.insert(row.world_size);
   }
   for (const auto& [name, crowd] : crowds) {
-    const auto [side, what] = name;
     const bool fits = static_cast<std::int64_t>(crowd.ranks.size()) <= *crowd.sizes.rbegin();
     if (fits && crowd.sizes.size() == 1) continue;
     status.problems.push_back(
         {fmt::format(
              "side \"{}\" of \"{}\" has {} ranks, which were told of {}: are there two jobs "
              "in this namespace?",
-             side, what, crowd.ranks.size(), fmt::join(crowd.sizes, " and of ")),
+             name.first, crowd.what, crowd.ranks.size(), fmt::join(crowd.sizes, " and of ")),
          {crowd.ranks.begin(), crowd.ranks.end()}});
   }
 }
@@ -215,25 +235,27 @@ void add_lags(JobStatus& status) {
   struct Newest {
     std::int64_t version = 0;
     double age = 0;
+    std::string what{};
   };
-  std::map<std::string, Newest> newest;
+  std::map<std::string, Newest> newest;  // by batch
   for (const JobRow& row : status.rows) {
-    Newest& of = newest[row.what];
-    if (row.version > of.version) of = {row.version, row.age};
+    Newest& of = newest[row.batch];
+    if (row.version > of.version) of = {row.version, row.age, row.what};
   }
   std::map<std::pair<std::string, std::int64_t>, std::vector<Rank>> behind;
   for (const JobRow& row : status.rows) {
-    const auto& [version, age] = newest[row.what];
-    if (row.version != 0 && row.version + usual_lag < version &&
-        row.age > age + usual_lag_seconds) {
-      behind[{row.what, row.version}].push_back(row.rank);
+    const Newest& of = newest[row.batch];
+    if (row.version != 0 && row.version + usual_lag < of.version &&
+        row.age > of.age + usual_lag_seconds) {
+      behind[{row.batch, row.version}].push_back(row.rank);
     }
   }
   for (const auto& [at, ranks] : behind) {
-    status.problems.push_back({fmt::format("{} {} version {} of \"{}\", the newest is {}",
-                                           ranks_text(ranks), ranks.size() == 1 ? "has" : "have",
-                                           at.second, at.first, newest[at.first].version),
-                               ranks});
+    status.problems.push_back(
+        {fmt::format("{} {} version {} of \"{}\", the newest is {}", ranks_text(ranks),
+                     ranks.size() == 1 ? "has" : "have", at.second, newest[at.first].what,
+                     newest[at.first].version),
+         ranks});
   }
 }
 
@@ -325,8 +347,9 @@ JobStatus status_of(std::span<const AgentStatus> agents, std::int64_t now,
     JobRow& row = status.rows.emplace_back(row_of(agent, {}, there));
     row.doing = "idle";
   }
+  name_batches(status);
   std::ranges::sort(status.rows, {},
-                    [](const JobRow& row) { return std::tie(row.side, row.what, row.rank); });
+                    [](const JobRow& row) { return std::tie(row.side, row.batch, row.rank); });
   relieve(status);
   add_waits(status, agents);
   add_leases(status, agents);

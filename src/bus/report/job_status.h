@@ -29,7 +29,7 @@ struct JobRow {
   bool embedded = false;
   std::string side;
   std::string batch;
-  std::string what;  // the batch as its users know it
+  std::string what{};  // the batch as its users know it; more of it if two have that name
   std::string work;
   std::int64_t version = 0;
   std::int64_t world_size = 0;  // ranks of its side; 0: not known

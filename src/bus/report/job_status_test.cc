@@ -166,7 +166,41 @@ TEST(JobStatus, WhoWaitsForOthersToComeIsSaid) {
   EXPECT_EQ(status.rows[0].state, RankState::blocked);
   ASSERT_EQ(status.problems.size(), 1U);
   EXPECT_EQ(status.problems[0].text,
-            "rank 0: init_pair, 40 s: waits for side \"engine\" has 2 of 3 ranks");
+            "rank 0: init_pair, 40 s: waits for side \"engine\" has 2 of 3 ranks (batch \"pair\")");
+}
+
+// Two policies of one name: one trainer's is far ahead, and read by more ranks.
+TEST(JobStatus, BatchesWithOneShownNameAreApart) {
+  std::vector<AgentStatus> agents;
+  for (const Rank rank : {0, 1, 2}) {
+    BatchStatus other{"shelf of actor/policy", "engine", "pull", 100, now_ns - second};
+    other.world_size = 3;
+    agents.push_back(agent(rank, other));
+    if (rank == 2) continue;
+    BatchStatus batch{"shelf of critic/policy", "engine", "pull", 8, now_ns - 60 * second};
+    batch.world_size = 2;
+    agents.back().batches.push_back(batch);
+  }
+  const JobStatus status = status_of(agents, now_ns);
+  EXPECT_TRUE(status.problems.empty()) << status.problems.front().text;
+  ASSERT_EQ(status.rows.size(), 5U);
+  EXPECT_EQ(status.rows[0].what, "actor/policy");
+  EXPECT_EQ(status.rows[3].what, "critic/policy");
+  agents[0].batches[1].batch = "actor/policy";
+  EXPECT_EQ(status_of(agents, now_ns).rows[0].what, "actor/policy");
+  EXPECT_EQ(status_of(agents, now_ns).rows[1].what, "shelf of actor/policy");
+}
+
+TEST(JobStatus, WhoWaitsInTwoBatchesSaysItOfEach) {
+  std::vector<AgentStatus> agents{agent(0, {"a", "trainer", "init_pair"})};
+  agents[0].batches.push_back({"b", "trainer", "init_pair"});
+  for (BatchStatus& batch : agents[0].batches) {
+    batch.since = now_ns - 40 * second;
+    batch.waits = "ranks";
+  }
+  const auto problems = status_of(agents, now_ns).problems;
+  ASSERT_EQ(problems.size(), 2U);
+  EXPECT_NE(problems[0].text, problems[1].text);
 }
 
 // proves: O4.1

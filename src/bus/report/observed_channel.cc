@@ -17,10 +17,11 @@ namespace {
 using observe::Phase;
 using observe::Work;
 
+// Borrows from the command.
 struct Seen {
   Work work;
-  std::string batch;
-  std::optional<std::string> role;
+  std::string_view batch;
+  std::optional<std::string_view> role;
 };
 
 // Nothing for commands that move nothing.
@@ -106,16 +107,23 @@ std::span<const ChannelEvent> ObservedChannel::poll() {
 
 void ObservedChannel::forget(const std::string& batch) {
   std::erase_if(registered_, [&](const auto& entry) { return entry.first.first == batch; });
+  count_shelves();
   ++changes_;
 }
 
+void ObservedChannel::count_shelves() {
+  std::int64_t bytes = 0;
+  for (const auto& [of, registered] : registered_) bytes += registered.shelf_bytes;
+  recorder_.shelf_bytes.set(static_cast<std::uint64_t>(bytes));
+}
+
 // A worker that has a batch once only need not say as which side it acts.
-BatchSide ObservedChannel::place_of(const std::string& batch,
-                                    const std::optional<std::string>& role) const {
-  if (role) return {batch, *role};
-  const auto found = registered_.lower_bound({batch, ""});
-  return found != registered_.end() && found->first.first == batch ? found->first
-                                                                   : BatchSide{batch, ""};
+BatchSide ObservedChannel::place_of(std::string_view batch,
+                                    std::optional<std::string_view> role) const {
+  BatchSide of{batch, role.value_or("")};
+  if (role) return of;
+  const auto found = registered_.lower_bound(of);
+  return found != registered_.end() && found->first.first == batch ? found->first : of;
 }
 
 void ObservedChannel::note(const InitPair& pair, std::uint64_t session) {
@@ -132,6 +140,9 @@ BatchSide ObservedChannel::note(const RegisterBatch& batch, std::uint64_t sessio
   Registered& registered = registered_[of];
   registered.session = session;
   registered.bytes = bytes_of(batch);
+  registered.shelf_bytes =
+      registered.bytes * (batch.versioned ? batch.versioned->keep.value_or(0) : 0);
+  count_shelves();
   registered.world_size = known ? found->second.world_size : 0;
   return of;
 }
@@ -153,6 +164,7 @@ void ObservedChannel::begin(const Submission& submission) {
       found->second.filling = Filling{at};
     }
   }
+  recorder_.begin(seen->work);
   running_[submission.id] = {seen->work, std::move(of), at};
   recorder_.commands.set(running_.size());
   ++changes_;
@@ -162,18 +174,23 @@ void ObservedChannel::end_session(std::uint64_t session) {
   std::erase_if(running_, [&](const auto& entry) { return entry.first.session == session; });
   std::erase_if(registered_, [&](const auto& entry) { return entry.second.session == session; });
   std::erase_if(pairs_, [&](const auto& entry) { return entry.second.session == session; });
+  count_shelves();
   recorder_.commands.set(running_.size());
   ++changes_;
 }
 
+// The worker waits for its outcome: what it may ask for next is counted before, the rest is noted
+// after that.
 void ObservedChannel::complete(CommandId id, const Outcome& outcome) {
-  if (const auto found = running_.find(id); found != running_.end()) {
-    end(found->second, outcome);
-    running_.erase(found);
-    recorder_.commands.set(running_.size());
-    ++changes_;
-  }
+  const auto taken = running_.extract(id);
+  if (!taken) return inner_.complete(id, outcome);
+  const RunningCommand& command = taken.mapped();
+  const std::optional<observe::Span> span = end(command, outcome);
+  if (span) recorder_.count(*span);
   inner_.complete(id, outcome);
+  if (span) note(*span, command.of, outcome);
+  recorder_.commands.set(running_.size());
+  ++changes_;
 }
 
 void ObservedChannel::progress(CommandId id, std::int64_t done, std::int64_t total) noexcept {
@@ -184,25 +201,26 @@ void ObservedChannel::progress(CommandId id, std::int64_t done, std::int64_t tot
   inner_.progress(id, done, total);
 }
 
-void ObservedChannel::end(const RunningCommand& command, const Outcome& outcome) {
+std::optional<observe::Span> ObservedChannel::end(const RunningCommand& command,
+                                                  const Outcome& outcome) {
   if (command.work == Work::publish) return end_publish(command, outcome);
   for (const auto& [path, bytes] : outcome.bytes_by_path) recorder_.add_bytes(path, bytes);
-  finish(span_of(command, outcome), command.of, outcome);
+  return span_of(command, outcome);
 }
 
 // The first of its two commands gives a slot, the second says that it is filled.
-void ObservedChannel::end_publish(const RunningCommand& command, const Outcome& outcome) {
+std::optional<observe::Span> ObservedChannel::end_publish(const RunningCommand& command,
+                                                          const Outcome& outcome) {
   const auto found = registered_.find(command.of);
   if (found == registered_.end() || !found->second.filling) {
-    if (!outcome.status.ok()) finish(span_of(command, outcome), command.of, outcome);
-    return;
+    return outcome.status.ok() ? std::nullopt : std::optional(span_of(command, outcome));
   }
   Filling& filling = *found->second.filling;
   const bool has_slot = filling.given_at != TimePoint{};
   if (!has_slot && outcome.status.ok()) {
     filling.given_at = now();
     filling.version = outcome.version;
-    return;
+    return std::nullopt;
   }
   observe::Span span = span_of(command, outcome);
   span.begin = filling.asked_at.time_since_epoch().count();
@@ -214,7 +232,7 @@ void ObservedChannel::end_publish(const RunningCommand& command, const Outcome& 
     span.bytes = found->second.bytes;
   }
   found->second.filling.reset();
-  finish(span, command.of, outcome);
+  return span;
 }
 
 observe::Span ObservedChannel::span_of(const RunningCommand& command,
@@ -240,9 +258,8 @@ observe::Span ObservedChannel::span_of(const RunningCommand& command,
   return span;
 }
 
-void ObservedChannel::finish(const observe::Span& span, const BatchSide& of,
-                             const Outcome& outcome) {
-  recorder_.finish(span);
+void ObservedChannel::note(const observe::Span& span, const BatchSide& of, const Outcome& outcome) {
+  recorder_.keep(span);
   const bool moves = span.work != Work::registration && span.work != Work::init_pair;
   const auto found = registered_.find(of);
   if (span.code != Code::ok || !moves || found == registered_.end()) return;

@@ -6,6 +6,7 @@
 #include <map>
 #include <optional>
 #include <string>
+#include <string_view>
 #include <utility>
 #include <vector>
 
@@ -45,9 +46,10 @@ struct Filling {
 
 // A batch that a worker has registered.
 struct Registered {
-  std::uint64_t session = 0;    // of the worker
-  std::int64_t bytes = 0;       // of its tensors here
-  std::int64_t world_size = 0;  // ranks of its side; 0: not known
+  std::uint64_t session = 0;     // of the worker
+  std::int64_t bytes = 0;        // of its tensors here
+  std::int64_t shelf_bytes = 0;  // of all versions that it keeps of them
+  std::int64_t world_size = 0;   // ranks of its side; 0: not known
   std::optional<Filling> filling{};
   std::optional<LastMove> last{};
   std::int64_t said_at = 0;  // steady nanoseconds of the last line about it
@@ -81,15 +83,17 @@ class ObservedChannel final : public Channel {
 
   void begin(const Submission& submission);
   void end_session(std::uint64_t session);
+  void count_shelves();
   // Nothing more comes of it.
   void forget(const std::string& batch);
-  BatchSide place_of(const std::string& batch, const std::optional<std::string>& role) const;
+  BatchSide place_of(std::string_view batch, std::optional<std::string_view> role) const;
   void note(const InitPair& pair, std::uint64_t session);
   BatchSide note(const RegisterBatch& batch, std::uint64_t session);
-  void end(const RunningCommand& command, const Outcome& outcome);
-  void end_publish(const RunningCommand& command, const Outcome& outcome);
+  // Nothing: it goes on with another command.
+  std::optional<observe::Span> end(const RunningCommand& command, const Outcome& outcome);
+  std::optional<observe::Span> end_publish(const RunningCommand& command, const Outcome& outcome);
   observe::Span span_of(const RunningCommand& command, const Outcome& outcome) const;
-  void finish(const observe::Span& span, const BatchSide& of, const Outcome& outcome);
+  void note(const observe::Span& span, const BatchSide& of, const Outcome& outcome);
 
   Channel& inner_;
   observe::Recorder& recorder_;

@@ -23,7 +23,7 @@ namespace {
 constexpr std::size_t threads = 4;
 // Connections that are served or wait for a thread; later ones wait in the listener's queue.
 constexpr std::ptrdiff_t most_visits = 32;
-// For a request to come and its answer to be taken.
+// For a request to come, and again for its answer to be taken.
 constexpr Duration patience = std::chrono::seconds(2);
 
 std::optional<std::uint16_t> port_in(std::string_view text) {
@@ -78,7 +78,7 @@ class Listener final : public httplib::Server {
 
  private:
   bool process_and_close_socket(socket_t socket) override {
-    Visit visit(socket, stopping_.get(), Deadline::after(patience));
+    Visit visit(socket, stopping_.get(), patience);
     bool closed = true;
     const bool served = process_request(visit, true, closed, nullptr);
     ::shutdown(socket, SHUT_RDWR);

@@ -6,8 +6,11 @@
 #include <sys/socket.h>
 #include <unistd.h>
 
+#include <thread>
+
 #include "base/clock.h"
 #include "observe/recorder.h"
+#include "observe/registry.h"
 #include "observe/show/metrics_page.h"
 #include "os/io/fd.h"
 #include "tensorbus/status.h"
@@ -15,8 +18,11 @@
 namespace tensorbus::observe {
 namespace {
 
-os::Fd dial(std::uint16_t port) {
+os::Fd dial(std::uint16_t port, int receive_buffer = 0) {
   os::Fd fd(::socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0));
+  if (receive_buffer > 0) {
+    ::setsockopt(fd.get(), SOL_SOCKET, SO_RCVBUF, &receive_buffer, sizeof receive_buffer);
+  }
   sockaddr_in address{};
   address.sin_family = AF_INET;
   address.sin_port = htons(port);
@@ -113,6 +119,18 @@ TEST(Http, WhoTricklesIsCutOffAndDelaysNoEnd) {
   EXPECT_LT(now() - ending, std::chrono::seconds(5));
 }
 
+// More than any socket holds, and made for longer than a visit may wait.
+TEST(Http, AnAnswerThatTookLongToMakeIsTakenWhole) {
+  const std::string body(std::size_t{16} << 20, 'x');
+  const HttpServer server({"127.0.0.1", 0},
+                          {{"/slow", [&](const PageRequest&) {
+                              std::this_thread::sleep_for(std::chrono::milliseconds(2200));
+                              return PageAnswer{body};
+                            }}});
+  const std::string answer = get(server.port(), "/slow");
+  EXPECT_TRUE(answer.ends_with(body)) << answer.size();
+}
+
 TEST(Http, ARequestWithoutAnEndIsRefused) {
   const auto page = open_metrics("127.0.0.1:0");
   const os::Fd fd = dial(page->port());
@@ -127,18 +145,27 @@ TEST(Http, ARequestWithoutAnEndIsRefused) {
   EXPECT_EQ(answer_at(fd).find("200 OK"), std::string::npos);
 }
 
+// The answer fits neither socket: threads of the page do hang on those who take nothing of it.
 // proves: O5.1
 TEST(Http, WhoNeverReadsDelaysNobodyThatRecords) {
   Recorder recorder({});
+  const auto many = registry().add([](Families& families) {
+    const std::string long_text(200, 'x');
+    for (int i = 0; i < 30'000; ++i) {
+      families.add(MetricKind::gauge, "tensorbus_many", "Many.",
+                   {{"number", std::to_string(i)}, {"text", long_text}}, 1);
+    }
+  });
   const auto page = open_metrics("127.0.0.1:0");
   std::vector<os::Fd> silent;
   const std::string request = "GET /metrics HTTP/1.1\r\nHost: localhost\r\n\r\n";
-  for (int i = 0; i < 16; ++i) {
-    silent.push_back(dial(page->port()));
-    if (i % 2 == 0) {
-      EXPECT_GT(::write(silent.back().get(), request.data(), request.size()), 0);
-    }
+  for (int i = 0; i < 8; ++i) {
+    silent.push_back(dial(page->port(), 1));
+    EXPECT_GT(::write(silent.back().get(), request.data(), request.size()), 0);
   }
+  // Its answer has begun.
+  pollfd begun{silent.front().get(), POLLIN, 0};
+  ASSERT_EQ(::poll(&begun, 1, 60'000), 1);
   Duration longest{};
   for (int i = 0; i < 10'000; ++i) {
     const TimePoint before = now();
@@ -147,6 +174,10 @@ TEST(Http, WhoNeverReadsDelaysNobodyThatRecords) {
   }
   // Far below what the page waits for its clients.
   EXPECT_LT(longest, std::chrono::milliseconds(500));
+  // Nobody waits for them for ever: who reads is served, whole.
+  const std::string answer = get(page->port(), "/metrics");
+  EXPECT_GT(answer.size(), std::size_t{6'000'000});
+  EXPECT_NE(answer.find("number=\"29999\""), std::string::npos);
 }
 
 }  // namespace

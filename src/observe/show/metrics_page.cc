@@ -25,14 +25,15 @@ std::shared_ptr<HttpServer> serve(const std::string& address) {
   return page;
 }
 
+ProcessMutex pages_mutex;
+
 }  // namespace
 
 std::shared_ptr<HttpServer> open_metrics(const std::optional<std::string>& address) {
-  static Mutex& mutex = *new Mutex;
   static auto& open = *new std::map<std::string, std::weak_ptr<HttpServer>>;
   const auto wanted = address ? address : config::variable("TENSORBUS_METRICS");
   if (!wanted) return nullptr;
-  const Lock lock(mutex);
+  const Lock lock(pages_mutex);
   auto& known = open[fmt::format("{} {}", ::getpid(), *wanted)];
   if (auto there = known.lock()) return there;
   try {

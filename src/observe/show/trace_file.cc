@@ -4,6 +4,7 @@
 #include <fmt/format.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <cerrno>
 #include <filesystem>
 #include <utility>
@@ -53,6 +54,8 @@ bool write_at(int file, std::string_view bytes, std::int64_t at) {
   }
   return true;
 }
+
+ProcessMutex open_mutex;
 
 }  // namespace
 
@@ -112,8 +115,10 @@ void TraceFile::flush() {
 }
 
 void TraceFile::take(const Recorder& recorder) {
+  const auto& labels = recorder.labels();
+  const auto space = std::ranges::find(labels, "namespace", &Labels::value_type::first);
   for (const Span& span : recorder.spans().after(seen_[&recorder])) {
-    pending_ += ",\n" + to_events(span, ::getpid());
+    pending_ += ",\n" + to_events(span, ::getpid(), space == labels.end() ? "" : space->second);
   }
 }
 
@@ -130,11 +135,10 @@ void TraceFile::append() {
 }
 
 std::shared_ptr<TraceFile> open_trace(const std::optional<std::string>& folder) {
-  static Mutex& mutex = *new Mutex;
   static auto& open = *new std::map<std::string, std::weak_ptr<TraceFile>>;
   const auto wanted = folder ? folder : config::variable("TENSORBUS_TRACE");
   if (!wanted) return nullptr;
-  const Lock lock(mutex);
+  const Lock lock(open_mutex);
   // A forked child has no thread for its parent's file, and begins one of its own.
   auto& known = open[fmt::format("{} {}", ::getpid(), *wanted)];
   if (auto there = known.lock()) return there;

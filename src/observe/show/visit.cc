@@ -7,6 +7,7 @@
 #include <cerrno>
 #include <chrono>
 #include <cstring>
+#include <utility>
 
 namespace tensorbus::observe {
 namespace {
@@ -55,6 +56,7 @@ ssize_t Visit::read(char* to, std::size_t size) {
 }
 
 ssize_t Visit::write(const char* from, std::size_t size) {
+  if (!std::exchange(answers_, true)) deadline_ = Deadline::after(patience_);
   for (std::size_t sent = 0; sent < size;) {
     if (!wait(POLLOUT)) return -1;
     const ssize_t count = ::send(socket_, from + sent, size - sent, MSG_DONTWAIT | MSG_NOSIGNAL);

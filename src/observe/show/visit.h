@@ -12,12 +12,16 @@
 namespace tensorbus::observe {
 
 // The library bounds single reads and writes only, so a client that sends a byte now and then would
-// keep its thread. Both descriptors stay their owners'.
+// keep its thread. A request has so much time to come, and its answer, once it is there, as much to
+// be taken. Both descriptors stay their owners'.
 class Visit final : public httplib::Stream {
  public:
   // Over, too, when `stopping` becomes readable.
-  Visit(int socket, int stopping, Deadline deadline)
-      : socket_(socket), stopping_(stopping), deadline_(deadline) {}
+  Visit(int socket, int stopping, Duration patience)
+      : socket_(socket),
+        stopping_(stopping),
+        patience_(patience),
+        deadline_(Deadline::after(patience)) {}
 
   bool is_readable() const override;
   bool is_writable() const override;
@@ -35,7 +39,9 @@ class Visit final : public httplib::Stream {
 
   const int socket_;
   const int stopping_;
-  const Deadline deadline_;
+  const Duration patience_;
+  Deadline deadline_;
+  bool answers_ = false;
   std::size_t received_ = 0;
   std::array<char, 4096> buffer_{};
   std::size_t begin_ = 0;

@@ -106,7 +106,7 @@ void Board::follow_lost(std::int64_t now) {
     }
   }
   std::ranges::sort(status_.rows, {},
-                    [](const bus::JobRow& row) { return std::tie(row.side, row.what, row.rank); });
+                    [](const bus::JobRow& row) { return std::tie(row.side, row.batch, row.rank); });
 }
 
 void Board::follow_problems(std::int64_t now) {
@@ -122,7 +122,7 @@ void Board::follow_problems(std::int64_t now) {
 void Board::follow_versions(std::int64_t now) {
   for (const bus::JobRow& row : status_.rows) {
     if (row.version == 0) continue;
-    Course& course = versions_[{row.what, row.side, row.version}];
+    Course& course = versions_[{row.batch, row.side, row.version}];
     // When it came, not when it was seen.
     const std::int64_t at = now - static_cast<std::int64_t>(row.age * 1e9);
     if (!course.ranks.emplace(row.rank, at).second) continue;
@@ -144,10 +144,10 @@ std::string Board::to_json() const {
   }
   std::vector<std::string> versions;
   for (const auto& [version, course] : versions_) {
-    const auto& [what, side, number] = version;
-    versions.push_back(fmt::format(R"({{"what":{},"side":{},"version":{},"first":{},"last":{},)"
+    const auto& [batch, side, number] = version;
+    versions.push_back(fmt::format(R"({{"batch":{},"side":{},"version":{},"first":{},"last":{},)"
                                    R"("ranks":{},"at":{}}})",
-                                   to_json_string(what), to_json_string(side), number,
+                                   to_json_string(batch), to_json_string(side), number,
                                    milliseconds(course.first), milliseconds(course.last),
                                    course.ranks.size(), times_json(course.ranks)));
   }

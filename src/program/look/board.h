@@ -41,7 +41,7 @@ class Board {
     std::int64_t at = 0;
     std::vector<bus::JobRow> rows;
   };
-  using Version = std::tuple<std::string, std::string, std::int64_t>;  // what, side, number
+  using Version = std::tuple<std::string, std::string, std::int64_t>;  // batch, side, number
 
   void note(std::int64_t now, std::string kind, std::string text);
   void follow_ranks(const std::vector<bus::AgentStatus>& agents, std::int64_t now);

@@ -63,13 +63,14 @@ std::set<Rank> readers_of(const bus::Group& sources, const bus::Group& targets) 
 }  // namespace
 
 std::string plan_picture(const bus::Catalog& catalog, const std::string& batch,
-                         const std::string& reading_side) {
+                         const std::string& reading_side, const os::Interruption& stop) {
   const auto reader = reader_of(catalog, batch, reading_side);
   const bus::GroupPtr targets = whole(bus::find_group(catalog, batch, reader->ends));
   const bus::GroupPtr sources = sources_of(catalog, batch, *reader);
   const std::vector<std::string> names = names_of(*sources);
   plan::Model model;
   for (const Rank rank : readers_of(*sources, *targets)) {
+    if (stop.asked()) throw Error(Code::cancelled, stop.why());
     bus::Passage passage = bus::make_passage(*sources, *targets, rank);
     for (std::size_t at = 0; at < passage.plans.size(); ++at) {
       model.push_back({at < names.size() ? names[at] : "", std::move(passage.plans[at])});

@@ -43,6 +43,7 @@ std::int64_t nanoseconds(const TraceEvent& event, const char* what) {
 
 // What a publish or send, and the pull or recv of it, have in common.
 struct Parcel {
+  std::string space;
   std::string work;
   std::string what;
   std::int64_t version = 0;
@@ -51,7 +52,8 @@ struct Parcel {
 };
 
 Parcel parcel_of(const std::string& work, const TraceEvent& args, std::int64_t rank) {
-  return {work, args.value("what", ""), args.value("version", std::int64_t{0}), rank};
+  return {args.value("namespace", ""), work, args.value("what", ""),
+          args.value("version", std::int64_t{0}), rank};
 }
 
 // An event that something has come from, or come to.
@@ -83,14 +85,27 @@ void each_move(const std::vector<Timeline>& timelines, const Look& look) {
   }
 }
 
+// Of those that several runs into one folder have sent under one name: the last one that had begun
+// to be there, but for what clocks may be off by and for who has heard of it before its sender.
+const Move& sent_before(const std::vector<Move>& sent, const Move& came) {
+  constexpr double slack = 1e6;  // microseconds
+  const Move* found = &sent.front();
+  for (const Move& each : sent) {
+    const bool later = each.at() > found->at();
+    const bool fits = each.at() <= came.at() + slack;
+    if (found->at() > came.at() + slack ? !later : later && fits) found = &each;
+  }
+  return *found;
+}
+
 // Who got what from whom.
 std::vector<Way> ways_between(const std::vector<Timeline>& timelines) {
   static const std::map<std::string, std::string> came_by{
       {"pull", "publish"}, {"recv", "send"}, {"answer", "request"}};
-  std::map<Parcel, Move> sent;
+  std::map<Parcel, std::vector<Move>> sent;
   each_move(timelines, [&](const Move& move, const TraceEvent& args) {
     const auto rank = args.value("rank", std::int64_t{-1});
-    sent[parcel_of(args.value("work", ""), args, rank)] = move;
+    sent[parcel_of(args.value("work", ""), args, rank)].push_back(move);
   });
   std::vector<Way> ways;
   each_move(timelines, [&](const Move& move, const TraceEvent& args) {
@@ -98,7 +113,7 @@ std::vector<Way> ways_between(const std::vector<Timeline>& timelines) {
     if (from == came_by.end() || !args.contains("peers")) return;
     for (const TraceEvent& peer : args["peers"]) {
       const auto found = sent.find(parcel_of(from->second, args, peer.get<std::int64_t>()));
-      if (found != sent.end()) ways.emplace_back(found->second, move);
+      if (found != sent.end()) ways.emplace_back(sent_before(found->second, move), move);
     }
   });
   return ways;
@@ -110,29 +125,62 @@ void shift(Timeline& timeline, double microseconds) {
   }
 }
 
-// Wall clocks of two machines differ, but nothing arrives before it has left: that bounds by how
-// much the clock of each stands wrong against the first one's.
-void mend_clocks(std::vector<Timeline>& timelines) {
-  struct Bounds {
-    double least = -std::numeric_limits<double>::infinity();
-    double most = std::numeric_limits<double>::infinity();
-  };
-  const std::string first = timelines.front().boot;
-  std::map<std::string, Bounds> bounds;
+// By machine and machine, in microseconds: the clock of the first is moved by at most so much more
+// than that of the second.
+using Bounds = std::map<std::string, std::map<std::string, double>>;
+
+// Nothing arrives before it has left, and by way of a third machine neither.
+Bounds bounds_between(const std::vector<Timeline>& timelines) {
+  Bounds most;
   for (const auto& [from, to] : ways_between(timelines)) {
-    const double took = to.at() - from.at();
     const std::string& left = from.timeline->boot;
     const std::string& came = to.timeline->boot;
     if (left == came) continue;
-    if (left == first) bounds[came].least = std::max(bounds[came].least, -took);
-    if (came == first) bounds[left].most = std::min(bounds[left].most, took);
+    const double took = to.at() - from.at();
+    const auto [bound, fresh] = most[left].try_emplace(came, took);
+    bound->second = std::min(bound->second, took);
+    most.try_emplace(came);
   }
+  for (const auto& [by, ways] : Bounds(most)) {
+    for (auto& [left, reached] : most) {
+      const auto there = reached.find(by);
+      if (there == reached.end() || left == by) continue;
+      const double first = there->second;
+      for (const auto& [came, second] : most.at(by)) {
+        if (came == left) continue;
+        const auto [bound, fresh] = reached.try_emplace(came, first + second);
+        bound->second = std::min(bound->second, first + second);
+      }
+    }
+  }
+  return most;
+}
+
+// Wall clocks of two machines differ, but nothing arrives before it has left: that bounds by how
+// much each clock stands wrong against the others. None is moved further than it must be.
+void mend_clocks(std::vector<Timeline>& timelines) {
+  const Bounds most = bounds_between(timelines);
+  const auto bound = [&](const std::string& left, const std::string& came) {
+    const auto ways = most.find(left);
+    if (ways == most.end() || !ways->second.contains(came)) {
+      return std::numeric_limits<double>::infinity();
+    }
+    return ways->second.at(came);
+  };
+  std::map<std::string, double> moved;
   for (Timeline& timeline : timelines) {
-    const auto found = bounds.find(timeline.boot);
-    if (found == bounds.end()) continue;
-    const auto& [least, most] = found->second;
-    const double off = std::max(std::min(0.0, most), least);
-    if (off != 0) shift(timeline, off);
+    const auto [mine, fresh] = moved.try_emplace(timeline.boot, 0);
+    if (fresh) {
+      double least = -std::numeric_limits<double>::infinity();
+      double largest = std::numeric_limits<double>::infinity();
+      for (const auto& [other, by] : moved) {
+        if (other == timeline.boot) continue;
+        least = std::max(least, by - bound(other, timeline.boot));
+        largest = std::min(largest, by + bound(timeline.boot, other));
+      }
+      mine->second = std::max(std::min(0.0, largest), least);
+    }
+    if (mine->second != 0) shift(timeline, mine->second);
   }
 }
 

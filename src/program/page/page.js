@@ -4,6 +4,7 @@
 const every = 1000;
 const boxesUpTo = 16; // a side with more ranks is drawn as cells
 const rowsShown = 600;
+const patience = 5000, planPatience = 10000; // milliseconds; for a plan the program reads the store first
 const shownFor = 120000, shownAtLeast = 20000; // milliseconds of the versions' picture
 const $ = (id) => document.getElementById(id);
 const svgSpace = "http://www.w3.org/2000/svg";
@@ -26,11 +27,16 @@ function draw(tag, attributes, text) {
 function put(element, text) {
   if (element.textContent !== text) element.textContent = text;
 }
-// The children of a list, one for each item and in the same order; those that stay keep the focus.
+// The children of a list, one for each item and in the same order; those that stay keep the focus. Of
+// items with one key the first is kept: a second child of that key would never be found again.
 function sync(list, items, keyOf, create, update) {
   const there = new Map([...list.children].map((child) => [child.dataset.key, child]));
-  items.forEach((item, at) => {
+  const taken = new Set();
+  for (const item of items) {
     const key = String(keyOf(item));
+    if (taken.has(key)) continue;
+    const at = taken.size;
+    taken.add(key);
     let child = there.get(key);
     there.delete(key);
     if (!child) {
@@ -39,19 +45,21 @@ function sync(list, items, keyOf, create, update) {
     }
     if (list.children[at] !== child) list.insertBefore(child, list.children[at] ?? null);
     update(child, item);
-  });
+  }
   for (const child of there.values()) child.remove();
 }
 
 const ageText = (seconds) =>
   seconds < 10 ? seconds.toFixed(1) + " s" : seconds < 600 ? Math.round(seconds) + " s" : Math.round(seconds / 60) + " min";
-const keyOf = (row) => row.side + "\n" + row.what + "\n" + row.rank;
+// Two batches may be shown by one name.
+const sideKeyOf = (row) => row.side + "\n" + row.batch;
+const keyOf = (row) => sideKeyOf(row) + "\n" + row.rank;
 
 // Publishers and senders stand left of those who read from them.
 function sidesOf(rows) {
   const sides = new Map();
   for (const row of rows) {
-    const key = row.side + "\n" + row.what;
+    const key = sideKeyOf(row);
     if (!sides.has(key)) sides.set(key, { key, name: row.side || "no side yet", what: row.what, rows: [] });
     sides.get(key).rows.push(row);
   }
@@ -71,10 +79,14 @@ function blamedRanks(rows) {
   return new Set(rows.filter((row) => row.state === "blocked").flatMap((row) => row.awaited));
 }
 
+// Of a problem what stays the same for as long as it lasts.
+const lasting = (text) => text.replace(/,? [0-9.]+ (s|min)\b|, [0-9]+ % of it are left|, the newest is [0-9]+/g, "");
 function drawProblems() {
   const problems = state.problems.map((problem) => problem.text);
   if (state.error) problems.unshift("The store does not answer: " + state.error);
-  sync($("problems"), problems, (text) => text.replace(/[0-9.]+ (s|min)\b/, ""), () => make("p", "problem"), put);
+  sync($("problems"), problems, lasting, () => make("p", "problem"), put);
+  // Said once, not again with every second that goes by.
+  sync($("announced"), problems.map(lasting), (text) => text, () => make("p"), put);
 }
 function drawTiles() {
   const rows = state.rows;
@@ -178,6 +190,7 @@ function arrowHead(kind) {
   head.append(draw("path", { d: "M0,0 L8,4 L0,8 z" }));
   return head;
 }
+const batchKeyOf = (row, rank) => row.batch + "\n" + rank;
 // Where things are on the page, seen from the picture that lies behind them.
 function placesOf(sides) {
   const origin = $("arrows").getBoundingClientRect();
@@ -185,14 +198,17 @@ function placesOf(sides) {
   const boxes = new Map();
   for (const side of sides) {
     for (const button of sections.get(side.key).querySelectorAll("button")) {
-      boxes.set(Number(button.dataset.rank), { button, side });
+      const box = { button, side };
+      for (const key of [batchKeyOf(button.row, button.row.rank), button.row.rank]) if (!boxes.has(key)) boxes.set(key, box);
     }
   }
+  // Of a rank its part in the same batch; if it has none, or tells of none, any.
+  const boxOf = (row, rank) => boxes.get(batchKeyOf(row, rank)) ?? boxes.get(rank);
   const at = (element, right) => {
     const box = element.getBoundingClientRect();
     return { x: (right ? box.right : box.left) - origin.left, y: box.top - origin.top + box.height / 2 };
   };
-  return { at, boxes, listOf: (side) => sections.get(side.key).children[1] };
+  return { at, boxOf, listOf: (side) => sections.get(side.key).children[1] };
 }
 function arrowTo(places, from, to, kind, width, label) {
   const leftToRight = places.at(from).x < places.at(to).x;
@@ -211,13 +227,13 @@ function readArrows(side, places) {
   const speed = (gbps) => (gbps ? gbps.toFixed(1) + " GB/s" : "");
   if (side.rows.length > boxesUpTo) {
     const total = reads.reduce((sum, row) => sum + row.gbps, 0);
-    const sources = new Set(reads.flatMap((row) => row.from).map((rank) => places.boxes.get(rank)?.side));
+    const sources = new Set(reads.flatMap((row) => row.from.map((rank) => places.boxOf(row, rank)?.side)));
     return [...sources].filter((source) => source && source !== side)
       .flatMap((source) => arrowTo(places, places.listOf(source), places.listOf(side), kindOf(reads), 5, speed(total)));
   }
   return reads.flatMap((row) => {
-    const reader = places.boxes.get(row.rank)?.button;
-    const sources = row.from.map((rank) => places.boxes.get(rank)).filter((source) => source && source.side !== side);
+    const reader = places.boxOf(row, row.rank)?.button;
+    const sources = row.from.map((rank) => places.boxOf(row, rank)).filter((source) => source && source.side !== side);
     const width = Math.min(5, 1.5 + row.gbps / Math.max(1, sources.length));
     // The label is the last one drawn, above the lines.
     return sources.flatMap((source, at) =>
@@ -227,7 +243,7 @@ function readArrows(side, places) {
 // Who waits for whom; among cells there is no room for it, a ring marks there who is waited for.
 function waitArrows(row, places) {
   return row.awaited.flatMap((rank) => {
-    const from = places.boxes.get(row.rank), to = places.boxes.get(rank);
+    const from = places.boxOf(row, row.rank), to = places.boxOf(row, rank);
     if (!from || !to || from === to) return [];
     if (from.side !== to.side) return arrowTo(places, from.button, to.button, "wait", 2, "");
     if (from.side.rows.length > boxesUpTo) return [];
@@ -248,7 +264,7 @@ function drawArrows(sides) {
 function lanesOf(sides) {
   const lanes = new Map(sides.map((side) => [side.key, { ...side, versions: [] }]));
   for (const each of state.versions) {
-    if (state.now - each.last < shownFor) lanes.get(each.side + "\n" + each.what)?.versions.push(each);
+    if (state.now - each.last < shownFor) lanes.get(sideKeyOf(each))?.versions.push(each);
   }
   for (const lane of lanes.values()) lane.versions.sort((a, b) => a.first - b.first);
   return [...lanes.values()].filter((lane) => lane.versions.length);
@@ -371,16 +387,17 @@ async function drawPlan() {
   const [batch, side] = JSON.parse(choice);
   put($("plan-text"), "...");
   try {
-    const answer = await fetch("plan.svg?" + new URLSearchParams({ batch, side }), { headers: headers(), cache: "no-store" });
+    const answer = await fetch("plan.svg?" + new URLSearchParams({ batch, side }), asking(planPatience));
     const text = await answer.text();
     if ($("plan-of").value !== choice) return;
+    if (answer.status === 503) setTimeout(() => $("plan-of").value === choice && drawPlan(), every); // it draws one for somebody else
     if (!answer.ok) return put($("plan-text"), "There is no plan: " + text);
     $("plan-picture").src = "data:image/svg+xml," + encodeURIComponent(text);
     $("plan-picture").alt = `What each rank of ${side} reads from whom; bands are as thick as their bytes`;
     $("plan").hidden = false;
     put($("plan-text"), "Bands are as thick as the bytes that move.");
   } catch (error) {
-    put($("plan-text"), "There is no plan: " + error.message);
+    if ($("plan-of").value === choice) put($("plan-text"), "There is no plan: " + whyOf(error));
   }
 }
 
@@ -389,8 +406,11 @@ function live(on, text) {
   put($("live-text"), text);
 }
 const headers = () => (token ? { Authorization: "Bearer " + token } : {});
+// A program that is stopped, or cut off, keeps its connections and says nothing.
+const asking = (time) => ({ headers: headers(), cache: "no-store", signal: AbortSignal.timeout(time) });
+const whyOf = (error) => (error instanceof TypeError || error instanceof DOMException ? "the program does not answer" : error.message);
 async function ask() {
-  const answer = await fetch("state.json", { headers: headers(), cache: "no-store" });
+  const answer = await fetch("state.json", asking(patience));
   $("entry").hidden = answer.status !== 401;
   if (!answer.ok) throw new Error(answer.status === 401 ? "a token is needed" : "the program says " + answer.status);
   state = await answer.json();
@@ -400,7 +420,7 @@ async function look() {
   try {
     await ask();
   } catch (error) {
-    return live(false, error instanceof TypeError ? "the program does not answer" : error.message);
+    return live(false, whyOf(error));
   }
   render();
 }

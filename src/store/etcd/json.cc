@@ -60,7 +60,7 @@ std::vector<KeyValue> key_values(const Json& range_answer) {
   for (const Json& item : list) {
     found.push_back({from_base64(text(item, "key")), from_base64(text(item, "value")),
                      number(item, "create_revision"), number(item, "mod_revision"),
-                     number(item, "version")});
+                     number(item, "version"), number(item, "lease")});
   }
   return found;
 }

@@ -35,6 +35,7 @@ struct KeyValue {
   std::int64_t create_revision = 0;
   std::int64_t mod_revision = 0;
   std::int64_t version = 0;
+  std::int64_t lease = 0;
 };
 std::vector<KeyValue> key_values(const Json& range_answer);
 std::int64_t revision_of(const Json& answer);

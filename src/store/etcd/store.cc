@@ -8,6 +8,7 @@
 
 #include "base/log.h"
 #include "base/mutex.h"
+#include "store/common/lease_times.h"
 #include "store/common/limits.h"
 #include "store/etcd/barrier.h"
 #include "store/etcd/lease.h"
@@ -48,7 +49,7 @@ std::int64_t parse_counter(const std::string& key, const std::string& digits) {
   return value;
 }
 
-class EtcdStore final : public Store {
+class EtcdStore final : public Store, public LeaseTimes {
  public:
   explicit EtcdStore(const StoreUrl& url)
       : url_(url.to_string()),
@@ -79,21 +80,27 @@ class EtcdStore final : public Store {
   std::unique_ptr<Watch> watch(const std::string& prefix, bool current, Deadline deadline) override;
   std::shared_ptr<Lease> lease(Duration time_to_live, LeaseOptions options,
                                Deadline deadline) override;
+  std::vector<std::optional<LeaseTime>> lease_times(std::span<const std::string> keys,
+                                                    Deadline deadline) override;
   void join(Deadline) override {}
   void close(bool cleanup) noexcept override;
 
  private:
   using Value = std::optional<std::string>;
-  // What a key holds, and since when.
+  // What a key holds, since when, and for how long.
   struct Held {
     Value value;
     std::int64_t mod_revision = 0;
+    std::int64_t lease = 0;
   };
 
   Call call(Deadline deadline, Cancellation* cancellation = nullptr) {
     return access_->call(deadline, cancellation);
   }
   static Held held_in(const Json& range_answer);
+  std::vector<Held> look_at(std::span<const std::string> keys, const Call& call);
+  // Nothing if the lease has lapsed.
+  std::optional<LeaseTime> time_of(std::int64_t lease, const Call& call);
   // Reads the key and writes what `decide` makes of it, again if it changed in between. Returns the
   // value there is then, and whether anything was written.
   std::pair<Value, bool> update(const std::string& key, bool keep_lease, const Call& call,
@@ -159,24 +166,56 @@ std::vector<std::optional<std::string>> EtcdStore::get(std::span<const std::stri
   check_keys(keys);
   std::vector<Value> values;
   values.reserve(keys.size());
-  const Call until = call(deadline);
-  while (values.size() < keys.size()) {
-    const auto part =
-        keys.subspan(values.size(), std::min(max_operations, keys.size() - values.size()));
+  for (Held& held : look_at(keys, call(deadline))) values.push_back(std::move(held.value));
+  return values;
+}
+
+std::vector<EtcdStore::Held> EtcdStore::look_at(std::span<const std::string> keys,
+                                                const Call& call) {
+  std::vector<Held> all;
+  all.reserve(keys.size());
+  while (all.size() < keys.size()) {
+    const auto part = keys.subspan(all.size(), std::min(max_operations, keys.size() - all.size()));
     Json ranges = Json::array();
     for (const std::string& key : part) ranges.push_back(range(KeyRange::one(key)));
-    const Json answer = access_->gateway.call("/v3/kv/txn", {{"success", ranges}}, until).json;
+    const Json answer = access_->gateway.call("/v3/kv/txn", {{"success", ranges}}, call).json;
     for (std::size_t i = 0; i < part.size(); ++i) {
-      values.push_back(held_in(response_at(answer, i, "response_range")).value);
+      all.push_back(held_in(response_at(answer, i, "response_range")));
     }
   }
-  return values;
+  return all;
+}
+
+std::vector<std::optional<LeaseTime>> EtcdStore::lease_times(std::span<const std::string> keys,
+                                                             Deadline deadline) {
+  check_keys(keys);
+  const Call until = call(deadline);
+  std::vector<std::optional<LeaseTime>> times;
+  times.reserve(keys.size());
+  std::map<std::int64_t, std::optional<LeaseTime>> known{{0, std::nullopt}};
+  for (const Held& held : look_at(keys, until)) {
+    if (!known.contains(held.lease)) known[held.lease] = time_of(held.lease, until);
+    times.push_back(known[held.lease]);
+  }
+  return times;
+}
+
+// etcd tells whole seconds and drops the rest: up to one more is left, and whoever is warned of a
+// lapse must not be warned for nothing.
+std::optional<LeaseTime> EtcdStore::time_of(std::int64_t lease, const Call& call) {
+  const Json question = {{"ID", std::to_string(lease)}};
+  const Json answer = access_->gateway.call("/v3/lease/timetolive", question, call).json;
+  const std::chrono::seconds granted(number(answer, "grantedTTL"));
+  const std::chrono::seconds left(number(answer, "TTL"));
+  if (granted.count() <= 0 || left.count() < 0) return std::nullopt;
+  return LeaseTime{granted, std::min(granted, left + std::chrono::seconds(1))};
 }
 
 EtcdStore::Held EtcdStore::held_in(const Json& range_answer) {
   auto found = key_values(range_answer);
   if (found.empty()) return {};
-  return {std::move(found.front().value), found.front().mod_revision};
+  KeyValue& held = found.front();
+  return {std::move(held.value), held.mod_revision, held.lease};
 }
 
 bool EtcdStore::exists(const std::string& key, Deadline deadline) {

@@ -8,6 +8,7 @@
 
 #include "base/clock.h"
 #include "base/interrupt.h"
+#include "store/common/lease_times.h"
 #include "store/testing/etcd_process.h"
 
 namespace tensorbus::store {
@@ -280,6 +281,36 @@ TEST_F(EtcdStoreTest, WatchSeesEveryChangeFromItsCallOn) {
   next_is(*watch, Kind::put, "w/new", "3");
   watch->close();
   EXPECT_EQ(status_of([&] { watch->next(soon()); }).code, Code::cancelled);
+}
+
+TEST_F(EtcdStoreTest, SaysHowLongLeasesHaveLeft) {
+  const auto kept = store->lease(seconds(30), {}, soon());
+  const auto left_alone = store->lease(seconds(3), {.keep_alive = false}, soon());
+  set(*store, "kept", "", kept.get());
+  set(*store, "too", "", kept.get());
+  set(*store, "left alone", "", left_alone.get());
+  set(*store, "free", "");
+  auto& asked = dynamic_cast<LeaseTimes&>(*other);
+  const std::vector<std::string> keys{"free", "kept", "absent", "left alone", "too"};
+  const auto times = asked.lease_times(keys, soon());
+  ASSERT_EQ(times.size(), keys.size());
+  EXPECT_FALSE(times[0]);
+  EXPECT_FALSE(times[2]);
+  ASSERT_TRUE(times[1] && times[3]);
+  EXPECT_EQ(times[4], times[1]);
+  EXPECT_EQ(times[1]->time_to_live, seconds(30));
+  EXPECT_GE(times[1]->left, seconds(29));
+  EXPECT_LE(times[1]->left, seconds(30));
+  EXPECT_EQ(times[3]->time_to_live, seconds(3));
+  // Nobody renews it: there is less and less left, and then nothing.
+  Duration left = times[3]->left;
+  const Deadline deadline = soon();
+  while (const auto now = asked.lease_times(std::span(&keys[3], 1), soon()).front()) {
+    ASSERT_FALSE(deadline.expired());
+    EXPECT_LE(now->left, left);
+    left = now->left;
+    std::this_thread::sleep_for(milliseconds(100));
+  }
 }
 
 // proves: K6
