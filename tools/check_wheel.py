@@ -13,6 +13,7 @@ import tempfile
 import zipfile
 from collections.abc import Iterator
 from pathlib import Path
+from typing import NamedTuple
 
 from elftools.elf.dynamic import DynamicSection
 from elftools.elf.elffile import ELFFile
@@ -41,6 +42,8 @@ LINKED = [
 EXTENSION = re.compile(r"tensorbus/_core\..*so")
 PROGRAM = re.compile(r"tensorbus-[^/]+\.data/scripts/tensorbus")
 HEADERS = "tensorbus/sdk/include/tensorbus/*.h"
+# A text first of all: its slashes begin no comment.
+NOT_CODE = re.compile(r'"(?:\\.|[^"\\\n])*"|//[^\n]*|/\*.*?\*/', re.DOTALL)
 STRANGE = re.compile(r"\.pyc$|__pycache__|_test\.|\.o$|/testing/")
 
 
@@ -117,9 +120,25 @@ def linkable(elf: ELFFile) -> set[str]:
     return {symbol.name for symbol in symbols if symbol.entry.st_shndx != "SHN_UNDEF"}
 
 
-def is_public(symbol: str, declared: set[str]) -> bool:
-    """Namespaces and class are words of public headers; a member is as visible as its class."""
-    mangled = re.match(r"_Z(?:T[ISV])?N[VK]*(?=9tensorbus)", symbol)
+class Declared(NamedTuple):
+    """By public headers."""
+
+    namespaces: set[str]
+    words: set[str]
+
+
+def declared_in(headers: str) -> Declared:
+    """Comments and texts declare nothing."""
+    code = NOT_CODE.sub(" ", headers)
+    opened = re.findall(r"\bnamespace\s+([\w:]+)\s*\{", code)
+    namespaces = {name for path in opened for name in path.split("::")}
+    return Declared(namespaces, set(re.findall(r"\w+", code)))
+
+
+def is_public(symbol: str, declared: Declared) -> bool:
+    """Public headers open its namespaces and name its class or function; a member is as visible as
+    its class, and what a function has inside as the function."""
+    mangled = re.match(r"_Z(?:T[ISV]|GV)?Z*N[VK]*(?=9tensorbus)", symbol)
     place = mangled.end() if mangled else len(symbol)
     words = []
     while length := re.match(r"\d+", symbol[place:]):
@@ -127,17 +146,31 @@ def is_public(symbol: str, declared: set[str]) -> bool:
         words.append(symbol[place - int(length[0]) : place])
         if words[-1][0].isupper():
             break
-    return len(words) > 1 and declared.issuperset(words)
+    return (
+        len(words) > 1
+        and words[-1] in declared.words
+        and declared.namespaces.issuperset(words[:-1])
+    )
 
 
-def faults_of_archive(content: bytes, declared: set[str]) -> Iterator[str]:
-    symbols = {symbol for elf in objects(content) for symbol in linkable(elf)}
+def faults_of_library(symbols: set[str], declared: Declared) -> Iterator[str]:
     strange = sorted(symbol for symbol in symbols if not is_public(symbol, declared))
     if strange or not symbols:
         yield f"it exports {strange[:5] or 'nothing'}"
 
 
-def faults_of_file(name: str, path: Path, declared: set[str]) -> Iterator[str]:
+def faults_of_archive(content: bytes, declared: Declared) -> Iterator[str]:
+    symbols = {symbol for elf in objects(content) for symbol in linkable(elf)}
+    yield from faults_of_library(symbols, declared)
+
+
+def faults_of_shared_object(path: Path, declared: Declared) -> Iterator[str]:
+    """Of the library for C++ that `pip install .` makes."""
+    with path.open("rb") as file:
+        yield from faults_of_library(exported(ELFFile(file)), declared)
+
+
+def faults_of_file(name: str, path: Path, declared: Declared) -> Iterator[str]:
     content = path.read_bytes()
     for folder in own_folders():
         if folder in content:
@@ -168,7 +201,7 @@ def faults_of(wheel: Path) -> Iterator[str]:
                 yield f"there is no {pattern}"
         yield from missing_notices(Path(folder))
         headers = "".join(header.read_text() for header in Path(folder).glob(HEADERS))
-        declared = set(re.findall(r"\w+", headers))
+        declared = declared_in(headers)
         for name in archive.namelist():
             if STRANGE.search(name):
                 yield f"{name} has no place in it"

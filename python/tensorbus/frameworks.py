@@ -8,13 +8,19 @@ from collections.abc import Mapping, Sequence
 from types import ModuleType
 from typing import Any
 
+from tensorbus.extras import missing
 
-def load(plugin: str, module: str, install: str) -> ModuleType:
-    """A module of a framework, or an ImportError that says what to install."""
+
+def load(plugin: str, module: str, framework: str, extra: str = "") -> ModuleType:
+    """A module of a framework, or an ImportError that names the framework and the extra of ours
+    that installs it; without an extra, what no index has."""
     try:
         return importlib.import_module(module)
     except ImportError as error:
-        raise ImportError(f"{plugin} needs {install} ({module}: {error})") from error
+        why = f"{module}: {error}"
+        if extra:
+            raise missing(framework, plugin, extra, why) from error
+        raise ImportError(f"{plugin} needs {framework} ({why})") from error
 
 
 def version_of(package: str) -> str:

@@ -25,9 +25,7 @@ from tensorbus.frameworks import check_interface, load
 from tensorbus.kvstore import connect
 from tensorbus.layout import mesh_of
 
-_base = load(
-    "tensorbus.torchft", "torchft.checkpointing.transport", "torchft: pip install torchft-nightly"
-)
+_base = load("tensorbus.torchft", "torchft.checkpointing.transport", "torchft", "torchft")
 check_interface(
     "tensorbus.torchft",
     _base.CheckpointTransport,

@@ -11,6 +11,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Any
 
+from tensorbus.extras import need
 from tensorbus.vllm.http import HttpClient
 from tensorbus.vllm.sending import EngineSender
 
@@ -27,6 +28,7 @@ class WeightTransfer:
         self, server_url: str, store: str | None = None, *, http_timeout: float = 1800.0,
         **options: Any,
     ) -> None:  # fmt: skip
+        need("torch", "tensorbus.trl", extra="trl")
         self._client = HttpClient(server_url, timeout=http_timeout)
         self._store, self._options = store, options
         self._sender: EngineSender | None = None

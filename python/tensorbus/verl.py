@@ -16,7 +16,7 @@ from typing import Any
 from tensorbus.frameworks import check_interface, load
 from tensorbus.streams.rounds import Rounds
 
-_base = load("tensorbus.verl", "verl.checkpoint_engine.base", "verl 0.9: pip install 'verl==0.9.*'")
+_base = load("tensorbus.verl", "verl.checkpoint_engine.base", "verl 0.9", "verl")
 check_interface(
     "tensorbus.verl",
     _base.CheckpointEngine,

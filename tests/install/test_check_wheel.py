@@ -100,6 +100,37 @@ def test_a_program_exports_nothing(check, good, tmp_path):
 
 
 @pytest.mark.parametrize(
+    ("headers", "symbol", "is_public"),
+    [
+        ("namespace tensorbus { void stop(); }", "_ZN9tensorbus4stopEv", True),
+        ("namespace tensorbus { // stop\n}", "_ZN9tensorbus4stopEv", False),
+        ("namespace tensorbus { /* to\nstop */ }", "_ZN9tensorbus4stopEv", False),
+        ('namespace tensorbus { auto x = "stop"; }', "_ZN9tensorbus4stopEv", False),
+        ('namespace tensorbus { f("http://x"); void stop(); }', "_ZN9tensorbus4stopEv", True),
+        # A word, but no namespace.
+        ("namespace tensorbus { void stop(int bus); }", "_ZN9tensorbus3bus4stopEv", False),
+        ("namespace tensorbus::bus { void stop(); }", "_ZN9tensorbus3bus4stopEv", True),
+        ("namespace tensorbus { class Bus; }", "_ZNK9tensorbus3Bus4stopEv", True),
+        # A static variable and the type of a lambda of Bus::stop().
+        ("namespace tensorbus { class Bus; }", "_ZZN9tensorbus3Bus4stopEvE4once", True),
+        ("namespace tensorbus { class Bus; }", "_ZTIZN9tensorbus3Bus4stopEvEUlvE_", True),
+        ("namespace tensorbus { class Bus; }", "_ZZN9tensorbus6Secret4stopEvE4once", False),
+    ],
+)
+def test_public_is_what_the_code_of_headers_declares(headers, symbol, is_public, check):
+    assert check.is_public(symbol, check.declared_in(headers)) == is_public
+
+
+def test_a_shared_object_exports_what_its_headers_name(check, tmp_path):
+    declared = check.declared_in("namespace tensorbus { class Bus; }")
+    made = tmp_path / "libtensorbus.so"
+    made.write_bytes(shared(tmp_path, PUBLIC))
+    assert list(check.faults_of_shared_object(made, declared)) == []
+    made.write_bytes(shared(tmp_path, PUBLIC + "void leaked(void) {}"))
+    assert list(check.faults_of_shared_object(made, declared)) == ["it exports ['leaked']"]
+
+
+@pytest.mark.parametrize(
     "symbol",
     [
         "fmt_leaked",

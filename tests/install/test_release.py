@@ -4,6 +4,7 @@ The wheel itself is a stand-in, but for the long test.
 """
 
 import os
+import re
 import shutil
 import subprocess
 import sys
@@ -13,7 +14,8 @@ from pathlib import Path
 import pytest
 
 ROOT = Path(__file__).resolve().parents[2]
-VERSION = "0.1.0"
+LISTS = (ROOT / "CMakeLists.txt").read_text()
+(VERSION,) = re.findall(r"^project\(tensorbus VERSION ([0-9.]+)", LISTS, re.MULTILINE)
 TRANSFER = Path(__file__).parent / "first_transfer.py"
 
 
@@ -103,12 +105,28 @@ def test_the_wheel_for_later_pythons_is_made_with_the_one_that_is_named(
     assert "PYTHONS=\n" in release(clone, tmp_path, PYTHONS="").stdout
 
 
+def test_the_wheel_for_aarch64_is_made_unless_no_other_machine_is_wanted(
+    clone: Path, tmp_path: Path
+):
+    assert "make --no-print-directory wheel MACHINE=aarch64\n" in release(clone, tmp_path).stdout
+    assert "MACHINE" not in release(clone, tmp_path, MACHINES="").stdout
+
+
+def test_make_keeps_the_wheel_for_aarch64():
+    """What `make wheel MACHINE=aarch64` would run."""
+    command = ["make", "--dry-run", "--no-print-directory", "wheel", "MACHINE=aarch64"]
+    done = subprocess.run(command, capture_output=True, text=True, cwd=ROOT, check=True)
+    assert done.stdout.splitlines()[-1] == "tools/test_aarch64 dist"
+
+
 @pytest.mark.long
 @pytest.mark.timeout(5400)
 def test_a_real_release_can_be_installed_from_its_sources(clone: Path, tmp_path: Path):
-    """The compiler's cache knows most of it. Later Pythons have tests of their own."""
+    """The compiler's cache knows most of it. Later Pythons and aarch64 have tests of their own."""
     shutil.copytree(ROOT / ".sources", clone / ".sources")
-    subprocess.run(["make", "release", "PYTHONS="], cwd=clone, check=True, timeout=2700)
+    subprocess.run(
+        ["make", "release", "PYTHONS=", "MACHINES="], cwd=clone, check=True, timeout=2700
+    )
     dist = clone / "dist"
     (wheel,) = dist.glob("*.whl")
     (sources,) = dist.glob("*.tar.gz")

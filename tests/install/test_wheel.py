@@ -1,5 +1,6 @@
 """The wheel that `make wheel` packs: what is in it, and that it works where only Python is."""
 
+import importlib
 import os
 import re
 import shutil
@@ -224,15 +225,19 @@ def torch_of(minor: int) -> dict[str, str]:
 
 @pytest.mark.long
 @pytest.mark.timeout(3600)
-def test_aarch64():
-    told = run(ROOT / "tools/test_aarch64", timeout=3500)
+def test_aarch64(tmp_path: Path):
+    told = run(ROOT / "tools/test_aarch64", tmp_path / "dist", timeout=3500)
     assert "aarch64: redistributed, every element is right" in told
+    (wheel,) = (tmp_path / "dist").iterdir()
+    assert wheel.name.endswith("-cp311-cp311-manylinux_2_34_aarch64.whl")
 
 
 @pytest.mark.long
 @pytest.mark.timeout(3600)
-def test_pip_installs_from_sources_and_leaves_them_alone(tmp_path: Path):
-    """With the system's shared libraries, and a shared object for C++."""
+def test_pip_installs_from_sources_and_leaves_them_alone(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+):
+    """With the system's shared libraries, and a shared object for C++ that exports the public."""
     sources, site = tmp_path / "sources", tmp_path / "site"
     sources.mkdir()
     archive = subprocess.run(["git", "archive", "HEAD"], cwd=ROOT, capture_output=True, check=True)
@@ -241,7 +246,12 @@ def test_pip_installs_from_sources_and_leaves_them_alone(tmp_path: Path):
     pip = [sys.executable, "-m", "pip", "install", "-q", "--no-deps", "--no-build-isolation"]
     assert run(*pip, "--target", site, sources, timeout=3500) == ""
     assert set(sources.rglob("*")) == before
-    assert (site / "tensorbus/sdk/lib/libtensorbus.so").exists()
+    sdk = site / "tensorbus/sdk"
+    monkeypatch.syspath_prepend(str(ROOT / "tools"))
+    check = importlib.import_module("check_wheel")
+    headers = "".join(header.read_text() for header in (sdk / "include/tensorbus").glob("*.h"))
+    library = sdk / "lib/libtensorbus.so"
+    assert list(check.faults_of_shared_object(library, check.declared_in(headers))) == []
     env = {"PYTHONPATH": str(site), "PATH": os.environ["PATH"]}
     code = "import tensorbus; print(tensorbus.__file__, tensorbus.cmake_dir())"
     assert run(sys.executable, "-c", code, env=env).count(str(site)) == 2

@@ -15,9 +15,7 @@ from typing import Any
 
 from tensorbus.frameworks import load as _load_framework
 
-_load_framework(
-    "tensorbus.checkpoint", "torch.distributed.checkpoint", "torch 2.13: pip install 'torch>=2.13'"
-)
+_load_framework("tensorbus.checkpoint", "torch.distributed.checkpoint", "torch 2.13", "checkpoint")
 
 import torch.distributed as _dist  # noqa: E402
 from torch.distributed.checkpoint.state_dict_loader import load as _load  # noqa: E402

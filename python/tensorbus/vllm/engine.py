@@ -17,7 +17,8 @@ from tensorbus.vllm.reload import Reload
 _base = load(
     "tensorbus.vllm.engine",
     "vllm.distributed.weight_transfer.base",
-    "vLLM 0.28 to 0.32: pip install vllm",
+    "vLLM 0.28 to 0.32",
+    "vllm",
 )
 
 

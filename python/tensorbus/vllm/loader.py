@@ -11,7 +11,8 @@ from tensorbus.frameworks import load
 _base = load(
     "tensorbus.vllm.loader",
     "vllm.model_executor.model_loader.base_loader",
-    "vLLM 0.28 to 0.32: pip install vllm",
+    "vLLM 0.28 to 0.32",
+    "vllm",
 )
 
 _SETTINGS = {"store", "namespace", "name", "sender", "version", "timeout", "bind"}

@@ -18,7 +18,8 @@ from tensorbus.vllm.source import TensorBusSource
 _base = load(
     "tensorbus.vllm.trainer",
     "vllm.distributed.weight_transfer.base",
-    "vLLM 0.28 to 0.32: pip install vllm",
+    "vLLM 0.28 to 0.32",
+    "vllm",
 )
 
 
