@@ -51,10 +51,14 @@ test-aarch64: build ## The C++ tests of base, tensor, plan and copy, and the pac
 test-plugins: build ## The plug-ins inside of the real frameworks, which it installs beside .venv (4 GB)
 	@tools/test_plugins
 
-wheel: build ## A wheel in dist/ that runs anywhere; PYTHONS=python3.12 adds that for later ones
+wheel: build ## A wheel in dist/ that runs anywhere; PYTHONS=python3.12 for later ones; MACHINE=aarch64
+ifeq ($(MACHINE),aarch64)
+	@tools/test_aarch64 dist
+else
 	@$(PYTHON) tools/wheel.py
 	@for python in $(PYTHONS); do tools/build_for $$python || exit; done
 	@$(PYTHON) tools/check_wheel.py dist/*.whl
+endif
 
 release: ## Wheels for every Python here, sdist, checksums and notes in dist/ (docs/release.md)
 	@tools/release

@@ -2,7 +2,8 @@
 
 A page of the specification defines a point by a list item ``- **K1** ...``. A Python test names its
 points with ``@pytest.mark.proves("K1", ...)``, a C++ test with a comment ``// proves: K1, ...``
-above it. ``--list`` shows who names what.
+above it. Benchmarks name those that say how fast something is, with the same comment or
+``# proves: K1, ...``. ``--list`` shows who names what.
 """
 
 import re
@@ -14,7 +15,7 @@ ROOT = Path(__file__).resolve().parent.parent
 DEFINITION = re.compile(r"^- \*\*([A-Z]\d+(?:\.\d+)?)\*\*", re.MULTILINE)
 PYTHON_MARK = re.compile(r"mark\.proves\(([^)]*)\)")
 QUOTED = re.compile(r"""["']([A-Z]\d+(?:\.\d+)?)["']""")
-CXX_COMMENT = re.compile(r"//\s*proves:\s*(.*)")
+COMMENT = re.compile(r"^\s*(?://|#)\s*proves:\s*(.*)", re.MULTILINE)
 POINT = re.compile(r"[A-Z]\d+(?:\.\d+)?")
 
 
@@ -34,9 +35,9 @@ def points_named() -> dict[str, list[str]]:
         for arguments in PYTHON_MARK.findall(path.read_text()):
             for point in QUOTED.findall(arguments):
                 named.setdefault(point, []).append(str(path.relative_to(ROOT)))
-    for folder in ("src", "tests"):
-        for path in sorted((ROOT / folder).rglob("*_test.cc")):
-            for comment in CXX_COMMENT.findall(path.read_text()):
+    for pattern in ("src/**/*_test.cc", "tests/**/*_test.cc", "bench/*.cc", "bench/*.py"):
+        for path in sorted(ROOT.glob(pattern)):
+            for comment in COMMENT.findall(path.read_text()):
                 for point in POINT.findall(comment):
                     named.setdefault(point, []).append(str(path.relative_to(ROOT)))
     return named
@@ -48,7 +49,7 @@ def problems_of(defined: dict[str, list[str]], named: dict[str, list[str]]) -> l
         if len(pages) > 1:
             problems.append(f"the point {point} is defined twice: {', '.join(pages)}")
         if point not in named:
-            problems.append(f"no test names the point {point} of {pages[0]}")
+            problems.append(f"no test or benchmark names the point {point} of {pages[0]}")
     problems += [
         f"{files[0]} names the point {point}, which docs/specification does not define"
         for point, files in named.items()

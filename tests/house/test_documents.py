@@ -1,10 +1,12 @@
 """What the documents say to paste can be pasted."""
 
 import re
+import shlex
 import socket
 import subprocess
 import sys
 from pathlib import Path
+from typing import Any
 
 ROOT = Path(__file__).resolve().parents[2]
 DOCS = ROOT / "docs"
@@ -26,6 +28,52 @@ def test_the_plans_of_python_are_made(tmp_path: Path):
     script.write_text(block)
     done = subprocess.run([sys.executable, script], capture_output=True, text=True, timeout=60)
     assert (done.returncode, done.stderr) == (0, "")
+
+
+def plan_of(*arguments: str) -> dict[str, Any]:
+    """What the table of a plan begins with, and the line of its first target. (As JSON the plan of
+    512 + 512 ranks has a million lines.)"""
+    command = [SCRIPTS / "tensorbus", "plan", *arguments]
+    told = subprocess.run(command, capture_output=True, text=True, timeout=60, check=True).stdout
+    rank = re.compile(r"^target +0 +(?P<bytes>[\d.]+ \w+) +(?P<peers>\d+) +\d+$", re.MULTILINE)
+    (time,) = re.findall(r"^time +([\d.]+) (m?s) at", told, re.MULTILINE)
+    (moved,) = re.findall(r"^moved +([\d.]+ \w+) in", told, re.MULTILINE)
+    seconds = float(time[0]) / (1000 if time[1] == "ms" else 1)
+    (target,) = rank.finditer(told)
+    assert "busiest target 1.00 x" in told, "all others are as the first"
+    return {"seconds": seconds, "moved": moved, **target.groupdict()}
+
+
+def size_of(text: str) -> float:
+    number, unit = text.split()
+    return float(number) * {"GiB": 2**30, "TiB": 2**40}[unit]
+
+
+def rounds_to(text: str, value: float) -> bool:
+    """A number as it is written is the value, to as many digits."""
+    digits = len(text.partition(".")[2])
+    return f"{value:.{digits}f}" == text
+
+
+def test_the_plans_of_scale_take_and_move_what_the_page_says():
+    """Both commands, at both speeds, against the row of the table that has their ranks."""
+    text = (DOCS / "scale.md").read_text()
+    (block,) = blocks(text, "sh")
+    commands = [line for line in block.splitlines() if line.startswith("tensorbus plan ")]
+    assert len(commands) == 2
+    for command, ranks in zip(commands, ["32 -> 4 x 8", "512 -> 64 x 8"], strict=True):
+        (row,) = re.findall(rf"^\| {ranks}, .*\|$", text, re.MULTILINE)
+        moved, share, slow, fast = (cell.strip() for cell in row.split("|")[2:6])
+        arguments = shlex.split(command)[2:-1]
+        assert arguments[-1] == "--link"
+        plans = {speed: plan_of(*arguments, speed) for speed in ("2.5", "25")}
+        for speed, seconds in (("2.5", slow), ("25", fast)):
+            assert rounds_to(seconds.removesuffix(" s"), plans[speed]["seconds"]), (row, speed)
+        plan = plans["25"]
+        assert size_of(plan["moved"]) == size_of(moved)
+        assert size_of(plan["bytes"]) == size_of(share)
+        # What the page's registration says of these plans: every trainer serves every engine rank.
+        assert plan["peers"] == ranks.partition(" ")[0]
 
 
 def test_the_examples_of_weights_run(tmp_path: Path):

@@ -1,6 +1,7 @@
 """What a stranger gets: light imports, the program, the installed C++ library, the README."""
 
 import ast
+import importlib
 import re
 import subprocess
 import sys
@@ -13,6 +14,7 @@ import tensorbus
 
 ROOT = Path(__file__).resolve().parents[2]
 PROGRAM = Path(sys.executable).parent / "tensorbus"
+CHANGES = (ROOT / "CHANGELOG.md").read_text()
 
 
 def test_import_needs_no_heavy_package():
@@ -46,6 +48,41 @@ def test_import_needs_no_heavy_package():
             "c.agent_state_lmdb_path = 'x'; c._state = None; c.state_env",
             "an agent's state needs lmdb: pip install 'tensorbus[lmdb]'",
         ),
+        (
+            "vllm",
+            "import tensorbus.vllm.engine",
+            "tensorbus.vllm.engine needs vLLM 0.28 to 0.32: pip install 'tensorbus[vllm]'",
+        ),
+        (
+            "vllm",
+            "import tensorbus.vllm.loader",
+            "tensorbus.vllm.loader needs vLLM 0.28 to 0.32: pip install 'tensorbus[vllm]'",
+        ),
+        (
+            "vllm",
+            "import tensorbus.vllm.trainer",
+            "tensorbus.vllm.trainer needs vLLM 0.28 to 0.32: pip install 'tensorbus[vllm]'",
+        ),
+        (
+            "verl",
+            "import tensorbus.verl",
+            "tensorbus.verl needs verl 0.9: pip install 'tensorbus[verl]'",
+        ),
+        (
+            "torch",
+            "import tensorbus.checkpoint",
+            "tensorbus.checkpoint needs torch 2.13: pip install 'tensorbus[checkpoint]'",
+        ),
+        (
+            "torchft",
+            "import tensorbus.torchft",
+            "tensorbus.torchft needs torchft: pip install 'tensorbus[torchft]'",
+        ),
+        (
+            "torch",
+            "import tensorbus.trl; tensorbus.trl.WeightTransfer('http://localhost')",
+            "tensorbus.trl needs torch: pip install 'tensorbus[trl]'",
+        ),
     ],
 )
 def test_what_needs_another_package_names_the_extra(package, call, message):
@@ -55,10 +92,15 @@ def test_what_needs_another_package_names_the_extra(package, call, message):
     assert "\nImportError: " in done.stderr
 
 
-def test_extras_are_what_errors_name_and_frameworks():
+def test_extras_are_what_errors_name():
     project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
-    frameworks = {"checkpoint", "torchft", "verl", "vllm"}
-    assert {"torch", "ray", "lmdb"} | frameworks == set(project["optional-dependencies"])
+    (table,) = (
+        mark.args[1]
+        for mark in test_what_needs_another_package_names_the_extra.pytestmark
+        if mark.name == "parametrize"
+    )
+    named = {re.search(r"tensorbus\[(\w+)\]", message)[1] for _, _, message in table}
+    assert named == set(project["optional-dependencies"])
     assert any(need.startswith("numpy") for need in project["dependencies"])
 
 
@@ -67,6 +109,8 @@ def test_the_extras_are_documented():
     text = (ROOT / "docs/install.md").read_text()
     documented = re.findall(r"pip install 'tensorbus\[(\w+)\]'` \|", text)
     assert sorted(documented) == sorted(project["optional-dependencies"])
+    (line,) = re.findall(r"^- Extras (.+?)(?=\n- )", CHANGES, re.MULTILINE | re.DOTALL)
+    assert set(re.findall(r"`(?:tensorbus)?\[(\w+)\]`", line)) == set(documented)
 
 
 def test_import_is_quick():
@@ -213,10 +257,12 @@ def test_shell_blocks_of_the_readme_run(number, tmp_path):
 
 
 def test_the_first_command_of_the_readme_brings_what_its_first_example_imports(tmp_path):
-    """As a shell reads it, with a wheel in the folder."""
+    """As a shell reads it, with the wheels of a release in the folder."""
     first = code_blocks("sh")[0].strip()
     assert first.startswith("pip install ")
-    (tmp_path / "tensorbus-0.1.0-cp311-cp311-manylinux_2_34_x86_64.whl").touch()
+    for tag in ("cp311-cp311-manylinux_2_34_x86_64", "cp311-cp311-manylinux_2_34_aarch64"):
+        (tmp_path / f"tensorbus-0.1.0-{tag}.whl").touch()
+    (tmp_path / "tensorbus-0.1.0-cp312-abi3-manylinux_2_34_x86_64.whl").touch()
     shown = first.replace("pip install ", "printf %s ")
     done = subprocess.run(["bash", "-c", shown], capture_output=True, text=True, cwd=tmp_path)
     assert done.stdout == "./tensorbus-0.1.0-cp311-cp311-manylinux_2_34_x86_64.whl[torch]"
@@ -247,41 +293,22 @@ def test_environment_variables_are_documented_and_few():
     assert names <= documented
 
 
-def exported_by(library: Path) -> list[str]:
-    """Names of its dynamic symbols."""
-    return symbols("-D", library)
+@pytest.fixture
+def check_wheel(monkeypatch):
+    monkeypatch.syspath_prepend(str(ROOT / "tools"))
+    return importlib.import_module("check_wheel")
 
 
-def defined_by(archive: Path) -> list[str]:
-    """Names that programs can link to, without what the compiler adds."""
-    names = symbols("-g", archive)
-    return [re.sub(r"^(typeinfo( name)?|vtable|guard variable) for ", "", name) for name in names]
-
-
-def symbols(which: str, file: Path) -> list[str]:
-    told = subprocess.run(
-        ["nm", which, "-C", "--defined-only", file], capture_output=True, text=True, check=True
-    ).stdout
-    return [line.split(" ", 2)[2] for line in told.splitlines() if line.count(" ") > 1]
-
-
-def test_the_archive_for_cpp_has_what_public_headers_name_and_no_more():
+def test_the_archive_for_cpp_has_what_public_headers_declare_and_no_more(check_wheel):
     headers = "\n".join(path.read_text() for path in (ROOT / "include/tensorbus").glob("*.h"))
-    declared = set(re.findall(r"~?\w+", headers))
-    exported = defined_by(ROOT / "build/release/libtensorbus.a")
-    assert len(exported) > 100
-    unknown = []
-    for name in exported:
-        path = re.sub(r"\[abi:\w+\]|<.*", "", name.partition("(")[0])
-        words = [word for word in path.split("::") if "operator" not in word]
-        # A member is as visible as its class.
-        classes = [number for number, word in enumerate(words) if word[0].isupper()]
-        public = words[: classes[0] + 1] if classes else words
-        if words[0] != "tensorbus" or not declared.issuperset(public):
-            unknown.append(name)
-    assert unknown == []
+    declared = check_wheel.declared_in(headers)
+    archive = (ROOT / "build/release/libtensorbus.a").read_bytes()
+    assert list(check_wheel.faults_of_archive(archive, declared)) == []
+    symbols = {name for elf in check_wheel.objects(archive) for name in check_wheel.linkable(elf)}
+    assert len(symbols) > 100
 
 
-def test_the_extension_exports_its_entry_alone():
+def test_the_extension_exports_its_entry_alone(check_wheel):
     (library,) = (ROOT / "python/tensorbus").glob("_core*.so")
-    assert exported_by(library) == ["PyInit__core"]
+    with library.open("rb") as file:
+        assert check_wheel.exported(check_wheel.ELFFile(file)) == {"PyInit__core"}
