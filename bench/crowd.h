@@ -1,5 +1,5 @@
-// Many threads that start one task at the same moment. They live from one task to the next, so that
-// no thread is created in a measurement.
+// Many threads that start one task at the same moment. The threads live from one task to the next,
+// so that no thread is created in a measurement.
 #pragma once
 
 #include <chrono>

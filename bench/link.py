@@ -7,6 +7,8 @@ bytes run on the other core instead of the engines: there nobody holds a slot, s
 is its copy.
 """
 
+# proves: L5.2, L5.3
+
 from __future__ import annotations
 
 import argparse

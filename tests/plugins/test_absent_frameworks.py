@@ -17,13 +17,7 @@ def stderr_of(code: str) -> str:
 @pytest.mark.parametrize(
     ("plugin", "framework", "message"),
     [
-        ("verl", "verl", "tensorbus.verl needs verl 0.9: pip install 'verl==0.9.*'"),
         ("nemo_rl", "nemo_rl", "tensorbus.nemo_rl needs a NeMo-RL that has"),
-        ("torchft", "torchft", "tensorbus.torchft needs torchft: pip install torchft-nightly"),
-        ("vllm.engine", "vllm", "tensorbus.vllm.engine needs vLLM 0.28 to 0.32"),
-        ("vllm.trainer", "vllm", "tensorbus.vllm.trainer needs vLLM 0.28 to 0.32"),
-        ("vllm.loader", "vllm", "tensorbus.vllm.loader needs vLLM 0.28 to 0.32"),
-        ("checkpoint", "torch", "tensorbus.checkpoint needs torch 2.13"),
     ],
 )
 def test_a_framework_that_is_absent_is_named(plugin, framework, message):

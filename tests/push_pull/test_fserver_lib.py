@@ -1,9 +1,12 @@
 """The distribution packages/fserver_lib: a module of that name without a launcher."""
 
 import os
+import re
+import shutil
 import subprocess
 import sys
 import tomllib
+import zipfile
 from pathlib import Path
 
 import pytest
@@ -79,3 +82,21 @@ def test_it_has_the_same_names_and_is_no_part_of_the_wheel():
     own = tomllib.loads((PACKAGE / "pyproject.toml").read_text())
     assert own["project"]["dependencies"] == ["tensorbus"]
     assert own["tool"]["setuptools"]["py-modules"] == ["fserver_lib"]
+
+
+def test_its_version_is_that_of_tensorbus(tmp_path: Path):
+    clone = tmp_path / "clone"
+    shutil.copytree(PACKAGE, clone / "packages/fserver_lib")
+    lists = (ROOT / "CMakeLists.txt").read_text()
+    (version,) = re.findall(r"^project\(tensorbus VERSION ([0-9.]+)", lists, re.MULTILINE)
+    for each in (version, "7.8.9"):
+        (clone / "CMakeLists.txt").write_text(
+            lists.replace(f"VERSION {version}", f"VERSION {each}")
+        )
+        pip = [sys.executable, "-m", "pip", "wheel", "-q", "--disable-pip-version-check"]
+        pip += ["--no-deps", "--no-build-isolation", "-w", tmp_path / each]
+        subprocess.run([*pip, clone / "packages/fserver_lib"], check=True, timeout=120)
+        (wheel,) = (tmp_path / each).iterdir()
+        assert wheel.name == f"tensorbus_fserver_lib-{each}-py3-none-any.whl"
+        with zipfile.ZipFile(wheel) as archive:
+            assert "fserver_lib.py" in archive.namelist()

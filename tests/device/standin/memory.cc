@@ -3,6 +3,7 @@
 #include <sys/mman.h>
 #include <unistd.h>
 
+#include <cstdint>
 #include <cstring>
 #include <iterator>
 
@@ -16,15 +17,11 @@ constexpr std::size_t alignment = 512;
 constexpr int of_new_memory = 0xA5;
 constexpr int of_freed_memory = 0xFE;
 
-// A mapping that may only be read cannot be read into by the kernel, either.
+// Asks without a write: others may be using the memory.
 bool is_writable(void* data) {
-  int ends[2];
-  if (::pipe(ends) != 0) return true;
-  const char byte = *static_cast<volatile char*>(data);
-  const bool writable = ::write(ends[1], &byte, 1) == 1 && ::read(ends[0], data, 1) == 1;
-  ::close(ends[0]);
-  ::close(ends[1]);
-  return writable;
+  const auto page = static_cast<std::uintptr_t>(::sysconf(_SC_PAGESIZE));
+  const auto first = reinterpret_cast<std::uintptr_t>(data) / page * page;
+  return ::madvise(reinterpret_cast<void*>(first), page, MADV_POPULATE_WRITE) == 0;
 }
 
 }  // namespace
