@@ -2,6 +2,7 @@
 
 #include <algorithm>
 
+#include "base/overloaded.h"
 #include "tensor/checked.h"
 
 namespace tensorbus {
@@ -54,12 +55,17 @@ std::vector<Cuts> cuts_of(const Layout& layout, std::size_t dims) {
   for (std::size_t mesh_dim = 0; mesh_dim < layout.placements().size(); ++mesh_dim) {
     const Placement& placement = layout.placements()[mesh_dim];
     const std::int64_t parts = layout.mesh().shape()[mesh_dim];
-    if (const auto* shard = std::get_if<Shard>(&placement)) {
-      cuts[resolve(shard->dim, dims, placement)].push_back({mesh_dim, parts, 1});
-    } else if (const auto* strided = std::get_if<StridedShard>(&placement)) {
-      cuts[resolve(strided->dim, dims, placement)].push_back(
-          {mesh_dim, parts, strided->split_factor});
-    }
+    std::visit(Overloaded{
+                   [&](const Shard& shard) {
+                     cuts[resolve(shard.dim, dims, placement)].push_back({mesh_dim, parts, 1});
+                   },
+                   [&](const StridedShard& strided) {
+                     cuts[resolve(strided.dim, dims, placement)].push_back(
+                         {mesh_dim, parts, strided.split_factor});
+                   },
+                   [](const OneOf<Replicate, Partial> auto&) {},  // these cut nothing
+               },
+               placement);
   }
   return cuts;
 }

@@ -2,6 +2,7 @@
 
 #include <string>
 
+#include "base/overloaded.h"
 #include "tensorbus/status.h"
 
 namespace tensorbus {
@@ -9,15 +10,16 @@ namespace {
 
 // The tensor dimension that a placement shards, or none.
 std::optional<std::size_t> sharded_dim(const Placement& placement, std::size_t dims) {
-  std::int64_t dim = 0;
-  if (const auto* shard = std::get_if<Shard>(&placement)) {
-    dim = shard->dim;
-  } else if (const auto* strided = std::get_if<StridedShard>(&placement)) {
-    dim = strided->dim;
-  } else {
-    return std::nullopt;
-  }
-  return static_cast<std::size_t>(dim < 0 ? dim + static_cast<std::int64_t>(dims) : dim);
+  using Dim = std::optional<std::size_t>;
+  return std::visit(
+      Overloaded{
+          [&](const OneOf<Shard, StridedShard> auto& shard) -> Dim {
+            const std::int64_t dim = shard.dim;
+            return static_cast<std::size_t>(dim < 0 ? dim + static_cast<std::int64_t>(dims) : dim);
+          },
+          [](const OneOf<Replicate, Partial> auto&) -> Dim { return std::nullopt; },
+      },
+      placement);
 }
 
 // The shards of a dimension are those of the ranks that stand at 0 in every mesh dimension that

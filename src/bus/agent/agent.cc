@@ -141,7 +141,8 @@ void Agent::dispatch(const Submission& submission) {
                    [&](const RegisterBatch& batch) { batches_.add(submission, batch); },
                    [&](const CloseBatch& closed) { batches_.close(submission, closed); },
                    [&](const QueryContents& asked) { content_queries_.ask(submission, asked); },
-                   [&](const auto& command) {
+                   [&](const OneOf<Transfer, Publish, Shelve, Pull, QueryNewest, QueryStage,
+                                   QuerySignal, QueryVersions> auto& command) {
                      hurries_ = true;
                      pass_on(batches_.find(command.batch, command.role), submission, command);
                    },
@@ -261,9 +262,8 @@ void Agent::take_message(const fabric::Message& message) {
   log::trace("bus: rank {} hears {} from {}", rank(), name_of(said.body),
              to_string(connection->peer()->identity()));
   std::visit(Overloaded{
-                 [&](const OneOf<Subscribe, Follow> auto&) { batches_.take(connection, said); },
-                 // For the batch or shelf that knows the serial of the message.
-                 [&](const auto&) {
+                 [&](const OpensSubscription auto&) { batches_.take(connection, said); },
+                 [&](const OfSubscription auto&) {
                    hurries_ = true;
                    if (batches_.on_message(connection, said)) return;
                    shelves_.on_message(connection, said);

@@ -231,9 +231,14 @@ void Batch::expire_registration() {
 
 Taken Batch::take(const PeerConnectionPtr& connection, const AgentMessage& message) {
   if (self_.shelved()) return Taken::no;
-  return std::holds_alternative<Follow>(message.body)
-             ? exchange_.sending().follow(connection, message, matching_)
-             : exchange_.sending().subscribe(connection, message, matching_);
+  Sending& sending = exchange_.sending();
+  return std::visit(
+      Overloaded{
+          [&](const Subscribe&) { return sending.subscribe(connection, message, matching_); },
+          [&](const Follow&) { return sending.follow(connection, message, matching_); },
+          [](const OfSubscription auto&) { return Taken::no; },
+      },
+      message.body);
 }
 
 void Batch::step() {

@@ -46,7 +46,8 @@ std::optional<Seen> seen_in(const Command& command) {
           [](const Pull& c) -> std::optional<Seen> {
             return Seen{Work::pull, c.batch, c.role};
           },
-          [](const auto&) -> std::optional<Seen> { return std::nullopt; },
+          [](const OneOf<QuerySignal, QueryVersions, QueryNewest, QueryContents, QueryStage,
+                         CloseBatch> auto&) -> std::optional<Seen> { return std::nullopt; },
       },
       command);
 }
@@ -99,8 +100,12 @@ std::string line_about(const observe::Span& span, const Outcome& outcome) {
 std::span<const ChannelEvent> ObservedChannel::poll() {
   const auto events = inner_.poll();
   for (const ChannelEvent& event : events) {
-    if (const auto* submission = std::get_if<Submission>(&event)) begin(*submission);
-    if (const auto* lost = std::get_if<SessionLost>(&event)) end_session(lost->session);
+    std::visit(Overloaded{
+                   [&](const Submission& submission) { begin(submission); },
+                   [&](const SessionLost& lost) { end_session(lost.session); },
+                   [](const OneOf<Cancelled, SessionUp> auto&) {},
+               },
+               event);
   }
   return events;
 }

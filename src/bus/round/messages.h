@@ -450,6 +450,14 @@ template <typename T>
 concept AmongSenders = OneOf<T, Follow, Begun, Ended, Completed, Common, Sent, KnownVersions>;
 template <typename T>
 concept AmongPullers = OneOf<T, Propose, Choose, Vote, Decide, GiveUp, Waits>;
+// For the batch or shelf that the message names; every other message is for whoever knows its
+// serial.
+template <typename T>
+concept OpensSubscription = OneOf<T, Subscribe, Follow>;
+template <typename T>
+concept OfSubscription =
+    !OpensSubscription<T> && (ToSource<T> || ToReader<T> || ToPuller<T> || AmongSenders<T> ||
+                              AmongPullers<T> || OneOf<T, Leave, Hold>);
 
 struct AgentMessage {
   std::uint64_t sequence = 0;  // on this connection, from 1

@@ -34,16 +34,31 @@ bool Chair::is_for(const PeerConnectionPtr& connection, const AgentMessage& mess
 }
 
 void Chair::take(const PeerConnectionPtr& connection, const AgentMessage& message) {
-  if (std::holds_alternative<Propose>(message.body)) return take_proposal(connection, message);
   const auto seat = seat_of(connection, message.serial);
-  if (seat == seats_.end()) return;
-  const Agreement::Member member = seat->first;
-  if (const auto* vote = std::get_if<Vote>(&message.body)) agreement_.vote(member, *vote);
-  if (const auto* end = std::get_if<GiveUp>(&message.body)) take_end(member, *end);
+  std::visit(Overloaded{
+                 [&](const Propose& said) { take_proposal(connection, message, said); },
+                 [&](const Vote& vote) {
+                   if (seat != seats_.end()) agreement_.vote(seat->first, vote);
+                 },
+                 [&](const GiveUp& end) {
+                   if (seat == seats_.end()) return;
+                   const Agreement::Member member = seat->first;
+                   take_end(member, end);
+                 },
+                 // The chair itself says these.
+                 [](const OneOf<Choose, Decide, Waits> auto&) {},
+                 // These messages are not for a chair.
+                 [](const ToSource auto&) {},
+                 [](const ToReader auto&) {},
+                 [](const ToPuller auto&) {},
+                 [](const AmongSenders auto&) {},
+                 [](const OneOf<Subscribe, Leave, Hold> auto&) {},
+             },
+             message.body);
 }
 
-void Chair::take_proposal(const PeerConnectionPtr& connection, const AgentMessage& message) {
-  const auto& proposal = std::get<Propose>(message.body);
+void Chair::take_proposal(const PeerConnectionPtr& connection, const AgentMessage& message,
+                          const Propose& proposal) {
   if (proposal.to != self_.record.registration) return;
   const Agreement::Member member(proposal.rank, proposal.registration);
   std::int64_t& last = counts_[member];

@@ -38,7 +38,8 @@ class Chair {
   };
   using Seats = std::map<Agreement::Member, Seat>;
 
-  void take_proposal(const PeerConnectionPtr& connection, const AgentMessage& message);
+  void take_proposal(const PeerConnectionPtr& connection, const AgentMessage& message,
+                     const Propose& proposal);
   void take_end(const Agreement::Member& member, const GiveUp& end);
   Seats::const_iterator seat_of(const PeerConnectionPtr& connection, std::uint64_t serial) const;
   void leave(const Agreement::Member& member);

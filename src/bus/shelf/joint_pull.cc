@@ -198,7 +198,12 @@ void JointPull::on_message(const PeerConnectionPtr& connection, const AgentMessa
                  [&](const OneOf<Choose, Decide, Waits> auto&) {
                    if (ours) hear(message);
                  },
-                 [](const auto&) {},
+                 // These messages are not for a joint pull.
+                 [](const ToSource auto&) {},
+                 [](const ToReader auto&) {},
+                 [](const ToPuller auto&) {},
+                 [](const AmongSenders auto&) {},
+                 [](const OneOf<Subscribe, Leave, Hold> auto&) {},
              },
              message.body);
 }
@@ -206,20 +211,31 @@ void JointPull::on_message(const PeerConnectionPtr& connection, const AgentMessa
 void JointPull::hear(const AgentMessage& message) {
   if (message.serial != serial_ || over_) return;
   answered_ = true;
-  if (const auto* choose = std::get_if<Choose>(&message.body)) {
-    if (choose->number <= order_.number) return;
-    order_ = *choose;
-    ordered_in_ = message.generation;
-  } else if (const auto* decide = std::get_if<Decide>(&message.body)) {
-    if (has_voted() && decide->number == voted_) over_ = read_;
-  } else if (const auto* end = std::get_if<GiveUp>(&message.body)) {
-    over_ = Outcome{};
-    over_->status = end->status;
-    over_->absence = end->absence;
-    over_->version = end->version;
-  } else if (const auto* waits = std::get_if<Waits>(&message.body)) {
-    waits_ = *waits;
-  }
+  std::visit(Overloaded{
+                 [&](const Choose& choose) {
+                   if (choose.number <= order_.number) return;
+                   order_ = choose;
+                   ordered_in_ = message.generation;
+                 },
+                 [&](const Decide& decide) {
+                   if (has_voted() && decide.number == voted_) over_ = read_;
+                 },
+                 [&](const GiveUp& end) {
+                   over_ = Outcome{};
+                   over_->status = end.status;
+                   over_->absence = end.absence;
+                   over_->version = end.version;
+                 },
+                 [&](const Waits& waits) { waits_ = waits; },
+                 // The lowest rank does not say these.
+                 [](const OneOf<Propose, Vote> auto&) {},
+                 [](const ToSource auto&) {},
+                 [](const ToReader auto&) {},
+                 [](const ToPuller auto&) {},
+                 [](const AmongSenders auto&) {},
+                 [](const OneOf<Subscribe, Leave, Hold> auto&) {},
+             },
+             message.body);
 }
 
 void JointPull::on_lost(const PeerConnectionPtr& connection, const Status& why) {

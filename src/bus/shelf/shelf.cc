@@ -147,11 +147,15 @@ void Shelf::on_message(const PeerConnectionPtr& connection, const AgentMessage& 
   }
   const auto found = subscriptions_.find(message.serial);
   if (found == subscriptions_.end() || found->second.connection != connection) return;
-  if (const auto* hold = std::get_if<Hold>(&message.body)) {
-    on_hold(found->second, message.serial, *hold);
-  } else if (std::holds_alternative<Leave>(message.body)) {
-    unsubscribe(message.serial);
-  }
+  std::visit(Overloaded{
+                 [&](const Hold& hold) { on_hold(found->second, message.serial, hold); },
+                 [&](const Leave&) { unsubscribe(message.serial); },
+                 // These messages are not for a shelf.
+                 [](const ToSource auto&) {}, [](const ToReader auto&) {},
+                 [](const ToPuller auto&) {}, [](const AmongSenders auto&) {},
+                 [](const AmongPullers auto&) {}, [](const Subscribe&) {},  // the shelves took it
+             },
+             message.body);
 }
 
 void Shelf::on_hold(const Subscription& subscription, std::uint64_t serial, const Hold& hold) {

@@ -38,11 +38,15 @@ Taken Shelves::take(const PeerConnectionPtr& connection, const AgentMessage& mes
     if (shelf->key().batch != batch || shelf->senders()->name != group) continue;
     is_over = is_over || message.generation < shelf->generation();
     if (message.generation != shelf->generation()) continue;
-    if (std::holds_alternative<Subscribe>(message.body)) {
-      return shelf->subscribe(connection, message);
-    }
-    shelf->follow(connection, message);
-    return Taken::done;
+    return std::visit(Overloaded{
+                          [&](const Subscribe&) { return shelf->subscribe(connection, message); },
+                          [&](const Follow&) {
+                            shelf->follow(connection, message);
+                            return Taken::done;
+                          },
+                          [](const OfSubscription auto&) { return Taken::no; },
+                      },
+                      message.body);
   }
   if (!is_over) return Taken::no;
   context_.connections.send(*connection, message.generation, message.serial,

@@ -8,6 +8,7 @@
 #include <set>
 #include <utility>
 
+#include "base/overloaded.h"
 #include "fabric/read/reading.h"
 #include "fabric/read/staging.h"
 #include "os/io/poll.h"
@@ -336,16 +337,15 @@ class MemoryFabric final : public Fabric {
   }
 
   static bool uses(const Operation& operation, const Peer& peer) {
-    if (const auto* attach = std::get_if<Attach>(&operation.work)) {
-      return attach->peer.get() == &peer;
-    }
-    if (const auto* swap = std::get_if<Swap>(&operation.work)) {
-      return swap->source.peer.get() == &peer;
-    }
-    for (const Source& source : std::get<RunningRead>(operation.work).reading->read().sources) {
-      if (source.peer.get() == &peer) return true;
-    }
-    return false;
+    const auto is_of = [&](const Source& source) { return source.peer.get() == &peer; };
+    return std::visit(Overloaded{
+                          [&](const Attach& attach) { return attach.peer.get() == &peer; },
+                          [&](const Swap& swap) { return is_of(swap.source); },
+                          [&](const RunningRead& running) {
+                            return std::ranges::any_of(running.reading->read().sources, is_of);
+                          },
+                      },
+                      operation.work);
   }
 
   bool arrives(const Peer& peer) const {
@@ -444,11 +444,15 @@ std::span<const Event> MemoryFabric::poll() {
   for (const OpId id : ids) step(id, operations_.at(id));
   let_arrive();
   for (const Event& event : returned_) {
-    if (const auto* message = std::get_if<Message>(&event)) {
-      --static_cast<MemoryPeer&>(*message->from).waiting_;
-    } else if (const auto* lost = std::get_if<PeerLost>(&event)) {
-      std::erase(peers_, std::static_pointer_cast<MemoryPeer>(lost->peer));
-    }
+    std::visit(
+        Overloaded{
+            [](const Message& message) { --static_cast<MemoryPeer&>(*message.from).waiting_; },
+            [&](const PeerLost& lost) {
+              std::erase(peers_, std::static_pointer_cast<MemoryPeer>(lost.peer));
+            },
+            [](const OneOf<Completion, PeerUp> auto&) {},
+        },
+        event);
   }
   return returned_;
 }
@@ -458,10 +462,15 @@ void MemoryFabric::let_arrive() {
   returned_.clear();
   std::set<const Peer*> late;
   std::erase_if(posted_, [&](Event& event) {
-    const Peer* peer = nullptr;
-    if (const auto* message = std::get_if<Message>(&event)) peer = message->from.get();
-    if (const auto* up = std::get_if<PeerUp>(&event)) peer = up->peer.get();
-    if (const auto* lost = std::get_if<PeerLost>(&event)) peer = lost->peer.get();
+    const Peer* peer =
+        std::visit(Overloaded{
+                       [](const Message& message) -> const Peer* { return message.from.get(); },
+                       [](const OneOf<PeerUp, PeerLost> auto& change) -> const Peer* {
+                         return change.peer.get();
+                       },
+                       [](const Completion&) -> const Peer* { return nullptr; },
+                   },
+                   event);
     if (peer != nullptr && (late.contains(peer) || !arrives(*peer))) {
       late.insert(peer);
       return false;

@@ -6,6 +6,7 @@
 #include <algorithm>
 #include <utility>
 
+#include "base/overloaded.h"
 #include "fabric/route/address.h"
 #include "fabric/shm/fabric.h"
 #include "fabric/ucx/ucx.h"
@@ -179,8 +180,12 @@ void Station::forget_the_gone() {
 
 void Station::note(std::size_t at, std::span<const Event> events) {
   for (const Event& event : events) {
-    if (const auto* up = std::get_if<PeerUp>(&event)) routes_[up->peer.get()] = at;
-    if (const auto* lost = std::get_if<PeerLost>(&event)) gone_.push_back(lost->peer.get());
+    std::visit(Overloaded{
+                   [&](const PeerUp& up) { routes_[up.peer.get()] = at; },
+                   [&](const PeerLost& lost) { gone_.push_back(lost.peer.get()); },
+                   [](const OneOf<Completion, Message> auto&) {},
+               },
+               event);
   }
 }
 

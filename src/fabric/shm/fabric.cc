@@ -8,6 +8,7 @@
 #include <typeinfo>
 
 #include "base/bytes.h"
+#include "base/overloaded.h"
 #include "fabric/shm/core.h"
 #include "os/process/fork.h"
 #include "os/process/process.h"
@@ -179,15 +180,15 @@ void ShmCore::finish(OpId id, Status status, std::uint64_t value,
 }
 
 bool ShmCore::uses(const Operation& operation, const Peer& peer) {
-  if (const auto* attaching = std::get_if<Attach>(&operation.work)) {
-    return attaching->peer.get() == &peer;
-  }
-  if (const auto* swapping = std::get_if<Swap>(&operation.work)) {
-    return swapping->source.peer.get() == &peer;
-  }
-  const auto& reading = std::get<std::unique_ptr<ShmReading>>(operation.work);
-  return std::ranges::any_of(reading->read().sources,
-                             [&](const Source& source) { return source.peer.get() == &peer; });
+  const auto is_of = [&](const Source& source) { return source.peer.get() == &peer; };
+  return std::visit(Overloaded{
+                        [&](const Attach& attaching) { return attaching.peer.get() == &peer; },
+                        [&](const Swap& swapping) { return is_of(swapping.source); },
+                        [&](const std::unique_ptr<ShmReading>& reading) {
+                          return std::ranges::any_of(reading->read().sources, is_of);
+                        },
+                    },
+                    operation.work);
 }
 
 void ShmCore::step(OpId id, Operation& operation) {
@@ -196,15 +197,20 @@ void ShmCore::step(OpId id, Operation& operation) {
     return finish(id, {Code::timeout, "the deadline passed"});
   }
   try {
-    if (const auto* swapping = std::get_if<Swap>(&operation.work)) return step_swap(id, *swapping);
-    auto* reading = std::get_if<std::unique_ptr<ShmReading>>(&operation.work);
-    if (reading == nullptr) return;
-    const std::int64_t before = (*reading)->bytes_done();
-    const ShmReading::Progress progress = (*reading)->step(last_request_, chunks_per_poll);
-    operation.waits = progress == ShmReading::Progress::waiting;
-    // A slot may have become free that others wait for.
-    if (!operation.waits || (*reading)->bytes_done() > before) stirred_ = true;
-    if (progress == ShmReading::Progress::done) return finish(id, {});
+    std::visit(Overloaded{
+                   [](const Attach&) {},  // its answer ends it
+                   [&](const Swap& swapping) { step_swap(id, swapping); },
+                   [&](const std::unique_ptr<ShmReading>& reading) {
+                     const std::int64_t before = reading->bytes_done();
+                     const ShmReading::Progress progress =
+                         reading->step(last_request_, chunks_per_poll);
+                     operation.waits = progress == ShmReading::Progress::waiting;
+                     // A slot may have become free that others wait for.
+                     if (!operation.waits || reading->bytes_done() > before) stirred_ = true;
+                     if (progress == ShmReading::Progress::done) finish(id, {});
+                   },
+               },
+               operation.work);
   } catch (...) {
     finish(id, current_exception_status());
   }
