@@ -268,7 +268,7 @@ void bind_link(nb::module_& module) {
       .def(
           "take_turn",
           [](BusLink&, const Call& call, Timeout timeout) {
-            bus::Link::take_turn(*call, deadline(timeout));
+            bus::take_turn(*call, deadline(timeout));
           },
           nb::arg("call"), nb::arg("timeout").none(), Release(),
           "For callers that have something to do in their turn before the call.")

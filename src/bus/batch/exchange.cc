@@ -6,6 +6,14 @@
 #include <utility>
 
 namespace tensorbus::bus {
+namespace {
+
+Awaited awaited_by(const Queued& command, const Sending& sending, const Receiving& receiving) {
+  if (command.direction == Direction::recv) return {receiving.waits_for(), receiving.awaited()};
+  return {sending.waits_for(command), sending.awaited(command)};
+}
+
+}  // namespace
 
 void Exchange::accept(CommandId id, const Transfer& transfer, Deadline deadline) {
   const bool sends = transfer.direction == Direction::send;
@@ -40,11 +48,7 @@ std::string Exchange::head() const {
 }
 
 Awaited Exchange::awaited() const {
-  if (!queue_.empty()) {
-    const Queued& first = queue_.front();
-    const bool sends = first.direction == Direction::send;
-    return {waits_for(first), sends ? sending_.awaited(first) : receiving_.awaited()};
-  }
+  if (!queue_.empty()) return awaited_by(queue_.front(), sending_, receiving_);
   return pulling_.empty() ? publishing_.awaited() : pulling_.awaited();
 }
 
@@ -183,7 +187,7 @@ void Exchange::expire() {
     Queued& queued = queue_[at];
     const std::size_t before = queue_.size();
     if (queued.deadline.at() <= self_.context.now && queued.why.ok()) {
-      const std::string waits = at == 0 ? waits_for(queued) : "the commands before it";
+      const std::string waits = at == 0 ? awaited().what : "the commands before it";
       end_command(queued,
                   {Code::timeout, fmt::format("{} of batch \"{}\" timed out: it waited for {}",
                                               to_string(queued.direction), self_.key.batch, waits)},
@@ -191,10 +195,6 @@ void Exchange::expire() {
     }
     if (queue_.size() == before) ++at;
   }
-}
-
-std::string Exchange::waits_for(const Queued& queued) const {
-  return queued.direction == Direction::send ? sending_.waits_for(queued) : receiving_.waits_for();
 }
 
 bool Exchange::busy() const {
@@ -218,28 +218,11 @@ bool Exchange::is_for(const PeerConnectionPtr& connection, const AgentMessage& m
 }
 
 void Exchange::on_message(const PeerConnectionPtr& connection, const AgentMessage& message) {
-  if (take_versions(connection, message)) return;
+  if (queries_.on_message(connection, message)) return;
   if (sending_.on_message(connection, message)) return;
   pulling_.on_message(connection, message);
   Reader* reader = receiving_.reader();
   if (reader != nullptr && reader->knows(message.serial)) reader->on_message(connection, message);
-}
-
-bool Exchange::take_versions(const PeerConnectionPtr& connection, const AgentMessage& message) {
-  if (std::holds_alternative<AskVersions>(message.body)) {
-    if (sending_.knows(connection, message)) {
-      self_.context.connections.send(*connection, message.generation, message.serial,
-                                     KnownVersions{queries_.known_versions()});
-    }
-    return true;
-  }
-  const auto* known = std::get_if<KnownVersions>(&message.body);
-  if (known == nullptr) return false;
-  const Reader* reader = receiving_.reader();
-  if (sending_.knows(connection, message) || (reader != nullptr && reader->knows(message.serial))) {
-    queries_.take_versions(known->versions);
-  }
-  return true;
 }
 
 void Exchange::on_up(const PeerConnectionPtr& connection) {

@@ -31,10 +31,8 @@ class Exchange {
 
   Sending& sending() noexcept { return sending_; }
   Receiving& receiving() noexcept { return receiving_; }
-  const Receiving& receiving() const noexcept { return receiving_; }
   Queries& queries() noexcept { return queries_; }
   Publishing& publishing() noexcept { return publishing_; }
-  const Publishing& publishing() const noexcept { return publishing_; }
   Pulling& pulling() noexcept { return pulling_; }
   // The memory of the registration is borrowed for a read that runs.
   bool reads() const noexcept { return receiving_.running() != nullptr || pulling_.reads(); }
@@ -79,11 +77,8 @@ class Exchange {
  private:
   void step_head();
   void finish_head(Outcome outcome);
-  // False: the message is about something else.
-  bool take_versions(const PeerConnectionPtr& connection, const AgentMessage& message);
   void end_command(Queued& queued, const Status& why, bool at_deadline);
   void expire();
-  std::string waits_for(const Queued& queued) const;
 
   OwnRegistration& self_;
   Sending sending_;

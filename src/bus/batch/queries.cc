@@ -80,6 +80,23 @@ void Queries::ask_versions(CommandId id, Deadline deadline) {
   asking_.push_back({id, sooner(deadline, Deadline(self_.context.now + patience_with_first))});
 }
 
+bool Queries::on_message(const PeerConnectionPtr& connection, const AgentMessage& message) {
+  if (std::holds_alternative<AskVersions>(message.body)) {
+    if (sending_.knows(connection, message)) {
+      self_.context.connections.send(*connection, message.generation, message.serial,
+                                     KnownVersions{known_versions()});
+    }
+    return true;
+  }
+  const auto* known = std::get_if<KnownVersions>(&message.body);
+  if (known == nullptr) return false;
+  const Reader* reader = receiving_.reader();
+  if (sending_.knows(connection, message) || (reader != nullptr && reader->knows(message.serial))) {
+    take_versions(known->versions);
+  }
+  return true;
+}
+
 void Queries::take_versions(const Versions& theirs) {
   for (const VersionQuery& each : std::exchange(asking_, {})) answer_versions(each.id, theirs);
 }

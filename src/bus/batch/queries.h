@@ -21,10 +21,9 @@ class Queries {
   void ask_stage(CommandId id, const QueryStage& query);
   // Asks the first sender, if this rank can reach it.
   void ask_versions(CommandId id, Deadline deadline);
-  // What the first sender has answered.
-  void take_versions(const Versions& theirs);
-  // Of all ranks that are there, as far as this rank knows.
-  Versions known_versions() const;
+  // What another rank asks, or the first sender answers. False: the message is about something
+  // else.
+  bool on_message(const PeerConnectionPtr& connection, const AgentMessage& message);
   // Answers what can be answered now.
   void answer();
   // False: there is no such query.
@@ -44,6 +43,9 @@ class Queries {
     Deadline deadline;
   };
 
+  // Of all ranks that are there, as far as this rank knows.
+  Versions known_versions() const;
+  void take_versions(const Versions& theirs);
   void answer_versions(CommandId id, const Versions& theirs) const;
   bool published(std::optional<std::int64_t> round) const;
   std::string unpublished(std::optional<std::int64_t> round) const;

@@ -51,6 +51,27 @@ class Leaving {
   LinkCall& call_;
 };
 
+// What `work` returns once it is the turn of the call.
+template <typename Work>
+auto in_turn(LinkCall& call, Deadline deadline, Work work) {
+  take_turn(call, deadline);
+  const os::Interruptible interruptible(call.running.waits());
+  // A stage without a registration is of no use: the memory of the stage goes back.
+  struct Tidying {
+    LinkName& name;
+    ~Tidying() {
+      if (registration_of(name) == 0) name.stage = nullptr;
+    }
+  } const tidying{*call.name};
+  try {
+    return work();
+  } catch (const Error&) {
+    // Closing the link takes the registration away under a call that was about to use it.
+    if (const char* why = call.running.ended_early()) throw Error(Code::cancelled, why);
+    throw;
+  }
+}
+
 }  // namespace
 
 LinkCall::LinkCall(LinkKey called, std::shared_ptr<LinkName> under)
@@ -97,6 +118,15 @@ void LinkCall::note_places(std::vector<std::size_t> places) {
   places_ = std::move(places);
 }
 
+void take_turn(LinkCall& call, Deadline deadline) {
+  const os::Interruptible interruptible(call.running.waits());
+  if (call.take_turn(deadline)) return;
+  const bool sends = call.key.direction == Direction::send;
+  throw Error(Code::timeout,
+              fmt::format("another thread is {} \"{}\" over this link and has not ended in time",
+                          sends ? "sending" : "receiving", call.key.name));
+}
+
 Link::Link(std::function<Client&()> client, std::shared_ptr<fabric::Pool> pool, LinkSides sides,
            Verify verify)
     : client_(std::move(client)),
@@ -131,35 +161,6 @@ std::shared_ptr<LinkName> Link::find(const LinkKey& key) {
   const Lock lock(mutex_);
   const auto found = names_.find(key);
   return found == names_.end() ? nullptr : found->second;
-}
-
-void Link::take_turn(LinkCall& call, Deadline deadline) {
-  const os::Interruptible interruptible(call.running.waits());
-  if (call.take_turn(deadline)) return;
-  const bool sends = call.key.direction == Direction::send;
-  throw Error(Code::timeout,
-              fmt::format("another thread is {} \"{}\" over this link and has not ended in time",
-                          sends ? "sending" : "receiving", call.key.name));
-}
-
-template <typename Work>
-auto Link::in_turn(LinkCall& call, Deadline deadline, Work work) {
-  take_turn(call, deadline);
-  const os::Interruptible interruptible(call.running.waits());
-  // A stage without a registration is of no use: the memory of the stage goes back.
-  struct Tidying {
-    LinkName& name;
-    ~Tidying() {
-      if (registration_of(name) == 0) name.stage = nullptr;
-    }
-  } const tidying{*call.name};
-  try {
-    return work();
-  } catch (const Error&) {
-    // Closing the link takes the registration away under a call that was about to use it.
-    if (const char* why = call.running.ended_early()) throw Error(Code::cancelled, why);
-    throw;
-  }
 }
 
 const std::string& Link::sender(const LinkKey& key) const {

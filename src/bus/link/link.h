@@ -109,6 +109,10 @@ class LinkCall {
   std::optional<std::vector<std::size_t>> places_ GUARDED_BY(mutex_);
 };
 
+// For callers that have something to do before: the calls of Link wait for their turn themselves.
+// Error(timeout) at the deadline.
+void take_turn(LinkCall& call, Deadline deadline);
+
 // Thread safe.
 class Link {
  public:
@@ -122,10 +126,6 @@ class Link {
 
   // Takes the next place in the queue of a name, to be passed to one of the calls below.
   std::shared_ptr<LinkCall> begin(LinkKey key);
-
-  // For callers that have something to do before: the calls below wait for their turn themselves.
-  // Error(timeout) at the deadline.
-  static void take_turn(LinkCall& call, Deadline deadline);
 
   // Each returns the version.
   std::int64_t send(LinkCall& call, const LinkTensors& tensors, const SendWish& wish,
@@ -157,9 +157,6 @@ class Link {
  private:
   std::shared_ptr<LinkName> name_of(const LinkKey& key);
   std::shared_ptr<LinkName> find(const LinkKey& key);
-  // What `work` returns once it is the call's turn.
-  template <typename Work>
-  static auto in_turn(LinkCall& call, Deadline deadline, Work work);
   const std::string& sender(const LinkKey& key) const;
   std::string pair_of(const LinkKey& key) const;
   std::string batch_of(const LinkKey& key) const;
