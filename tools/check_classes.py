@@ -1,5 +1,6 @@
 """Fails when a class of a header has grown too large: over 20 members and over 30 methods.
 
+A class of NAMED, on which the others hang, keeps to each of the two numbers.
 `tools/check_classes.py` reads the headers of src/ and include/; `--list` shows the largest. What is
 larger for a reason stands in ALLOWED, with the reason; one that has become smaller has to leave the
 list. Constants, types and friends are no members; constructors, destructors, assignments and what
@@ -15,12 +16,28 @@ from typing import NamedTuple
 ROOT = Path(__file__).resolve().parents[1]
 MOST_MEMBERS = 20
 MOST_METHODS = 30
+NAMED = {
+    "src/base/waiting.h": "Waiting",
+    "src/bus/agent/agent.h": "Agent",
+    "src/bus/batch/batch.h": "Batch",
+    "src/bus/batch/exchange.h": "Exchange",
+    "src/bus/link/link.h": "Link",
+    "src/bus/registration/membership.h": "Membership",
+    "src/fabric/core/fabric.h": "Fabric",
+    "src/fabric/core/inlets.h": "Inlets",
+    "src/fabric/core/messages.h": "Messages",
+    "src/fabric/core/pool.h": "Pool",
+    "src/fabric/core/reads.h": "Reads",
+    "src/fabric/route/station.h": "Station",
+}
 ALLOWED = {
     "Recv": "one recv from its first read to its last commit. How far it is and what its sources "
     "were told of that (bytes_*, tell_at_, phase_began_at_), and what it knows of a loss (loss_, "
     "taken_back_at_, explained_by_), are values that could leave it; that has not been done yet",
     "ShmCore": "implements the three interfaces of a fabric, 22 methods, on one state that one "
     "thread owns: connections, regions, operations. One class in four files, by what they serve",
+    "Station": "implements the three interfaces of a fabric, 22 methods, most of them a line that "
+    "passes the call on to shared memory or the network; its only decision is the route",
     "World": "of the simulation: the one owner of all that a run has (time, agents, users, store, "
     "faults), since a seed must decide the order of everything",
 }
@@ -49,7 +66,11 @@ class Size(NamedTuple):
     methods: int
 
     def is_too_large(self) -> bool:
-        return self.members > MOST_MEMBERS and self.methods > MOST_METHODS
+        too_large = (self.members > MOST_MEMBERS, self.methods > MOST_METHODS)
+        return any(too_large) if self.is_named() else all(too_large)
+
+    def is_named(self) -> bool:
+        return NAMED.get(self.path.as_posix()) == self.name
 
     def __str__(self) -> str:
         return f"{self.path}: {self.name} has {self.members} members and {self.methods} methods"
@@ -143,6 +164,8 @@ def main() -> int:
     found = [f"{size}; divide it" for size in large if size.name not in ALLOWED]
     small = ALLOWED.keys() - {size.name for size in large}
     found += [f"{name} is no longer too large: take it off the list" for name in sorted(small)]
+    there = {size.path.as_posix() for size in sizes if size.is_named()}
+    found += [f"{path} has no {NAMED[path]}: mend NAMED" for path in sorted(NAMED.keys() - there)]
     sys.stderr.write("".join(f"check_classes: {each}\n" for each in found))
     return 1 if found else 0
 

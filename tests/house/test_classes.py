@@ -75,18 +75,22 @@ def large(members: int, methods: int) -> str:
 
 
 @pytest.mark.parametrize(
-    ("members", "methods", "found"),
+    ("named", "members", "methods", "found"),
     [
-        (21, 31, "src/x/big.h: Big has 21 members and 31 methods; divide it"),
-        (20, 31, ""),
-        (21, 30, ""),
+        (False, 21, 31, "src/x/big.h: Big has 21 members and 31 methods; divide it"),
+        (False, 20, 31, ""),
+        (False, 21, 30, ""),
+        (True, 20, 31, "src/x/big.h: Big has 20 members and 31 methods; divide it"),
+        (True, 21, 30, "src/x/big.h: Big has 21 members and 30 methods; divide it"),
+        (True, 20, 30, ""),
     ],
 )
 def test_a_class_that_is_too_large_is_named(
-    classes, members, methods, found, tmp_path, monkeypatch, capsys
+    classes, named, members, methods, found, tmp_path, monkeypatch, capsys
 ):
     monkeypatch.setattr(classes, "ROOT", tmp_path)
     monkeypatch.setattr(classes, "ALLOWED", {})
+    monkeypatch.setattr(classes, "NAMED", {"src/x/big.h": "Big"} if named else {})
     (tmp_path / "src/x").mkdir(parents=True)
     (tmp_path / "src/x/big.h").write_text(large(members, methods))
     assert classes.main() == bool(found)
@@ -98,3 +102,11 @@ def test_a_reason_that_is_needed_no_more_is_named(classes, tmp_path, monkeypatch
     monkeypatch.setattr(classes, "ALLOWED", {"Big": "for a reason"})
     assert classes.main() == 1
     assert "Big is no longer too large" in capsys.readouterr().err
+
+
+def test_a_named_class_that_has_moved_is_named(classes, tmp_path, monkeypatch, capsys):
+    monkeypatch.setattr(classes, "ROOT", tmp_path)
+    monkeypatch.setattr(classes, "ALLOWED", {})
+    monkeypatch.setattr(classes, "NAMED", {"src/x/big.h": "Big"})
+    assert classes.main() == 1
+    assert "src/x/big.h has no Big" in capsys.readouterr().err
