@@ -27,7 +27,9 @@ namespace tensorbus {
 inline constexpr std::size_t max_key_size = 8 * 1024;
 inline constexpr std::size_t max_value_size = 8 * 1024 * 1024;
 
-// Ends a blocked call from another thread. Outlives the calls it was given to; works once.
+// Ends a blocked call from another thread. Outlives the calls it was given to; works once. Its
+// mutex is a plain one without annotations (GUARDED_BY and the like), as in all public headers:
+// their macros are the library's own, and a user's compiler and warnings should not meet them.
 class Cancellation {
  public:
   void cancel();

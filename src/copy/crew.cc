@@ -47,7 +47,8 @@ class Crew::Work {
       }
     }
   }
-  // When nobody takes part any more.
+  // When nobody takes part any more, so that nobody can change the error: unchecked, as no mutex is
+  // needed.
   void rethrow() LOCKS_UNCHECKED {
     if (error_) std::rethrow_exception(error_);
   }

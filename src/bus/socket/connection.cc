@@ -255,6 +255,7 @@ class SocketConnection final : public Connection,
   void listen_awake(std::unique_lock<std::mutex>& lock, Condition condition) REQUIRES(mutex_) {
     thread_local os::Awake awake;
     const Unlocked unlocked(lock);
+    // Unchecked: clang does not know that `lock` is one of mutex_, which `held` takes through it.
     awake.until([&]() LOCKS_UNCHECKED {
       const std::lock_guard held(lock);
       take_in(lock);

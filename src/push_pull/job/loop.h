@@ -54,6 +54,7 @@ class Loop final : public fabric::Receiver {
     return lock;
   }
   // The same for a lock that was let go for a long copy. The lock is held even if the call throws.
+  // Unchecked: clang does not know that the caller's lock is one of mutex_.
   void lock_again(Lock& lock) LOCKS_UNCHECKED {
     if (!lock.try_lock()) {
       wanting_.fetch_add(1);
@@ -63,7 +64,7 @@ class Loop final : public fabric::Receiver {
     check();
   }
   // Polls, spins, sleeps until `done` holds: true; or false at the deadline. Error(interrupted),
-  // Error(cancelled) after close().
+  // Error(cancelled) after close(). Unchecked for the same reason.
   template <typename Done>
   bool wait(Lock& lock, Deadline deadline, Done done) LOCKS_UNCHECKED {
     if (done()) return true;
@@ -118,6 +119,8 @@ class Loop final : public fabric::Receiver {
   void check() const REQUIRES(mutex_) {
     if (closed_ || failure_) refuse();
   }
+  // Unchecked: lock() calls it in a forked child, where the thread that held mutex_ is gone and it
+  // must not be taken; there it throws before it reads what mutex_ guards.
   [[noreturn]] void refuse() const LOCKS_UNCHECKED;
 
   Events& events_;
