@@ -1,4 +1,7 @@
-"""The eight simpler rules that went wrong in models of the protocol, as edits of the sources."""
+"""Mistakes in the protocol, as edits of the sources, and which invariants each of them breaks.
+
+Of the round they are the eight simpler rules that went wrong in models of the protocol.
+"""
 
 from __future__ import annotations
 
@@ -18,6 +21,7 @@ NO_GATE_AT_SWAPS = (
     "if (exposed.withdrawn) {",
 )
 
+# Of the round.
 MISTAKES = (
     Mistake(
         "the round is not part of the compares",
@@ -294,7 +298,42 @@ OF_THE_SHELF = (
                 "  regions_[*slot]->gate().move_to(slots_.all()[*slot].ticket);\n",
             ),
         ),
+        ("I25",),
+    ),
+    Mistake(
+        "the ticket is not compared",
+        (
+            (
+                "src/bus/shelf/puller.cc",
+                "part.sources.push_back({source.connection->peer(), slot.region, slot.ticket});",
+                "part.sources.push_back({source.connection->peer(), slot.region, "
+                "~std::uint64_t{0}});",
+            ),
+        ),
         ("I21",),
+    ),
+    Mistake(
+        "a slot that is free is not taken after patience",
+        (
+            (
+                "src/bus/shelf/publishing.cc",
+                "  auto slot = shelf_->take(waiting_->version, false);\n",
+                "  auto slot = patient ? shelf_->take(waiting_->version, false) : std::nullopt;\n",
+            ),
+        ),
+        ("I22",),
+    ),
+    Mistake(
+        "a pull that waits for a version does not look at its deadline",
+        (
+            (
+                "src/bus/shelf/pulling.cc",
+                "    if (queued.deadline.at() > self_.context.now || !queued.why.ok()) continue;\n",
+                "    if (queued.deadline.at() > self_.context.now || !queued.why.ok()) continue;\n"
+                "    if (at == 0 && started() && !reads()) continue;\n",
+            ),
+        ),
+        ("I23",),
     ),
     Mistake(
         "a hold is taken for the truth",

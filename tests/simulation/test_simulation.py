@@ -186,6 +186,14 @@ def test_a_mistake_is_found(
     assert broken[1] in mistake.broken, ended.stdout[-2000:]
 
 
+def test_the_protocols_page_lists_every_mistake() -> None:
+    page = (ROOT / "docs" / "protocol.md").read_text()
+    rows = dict(re.findall(r"^\| ([^|]+) \| ([^|]+) \|$", page, re.MULTILINE))
+    assert all(mistake.name in rows for mistake in MISTAKES)
+    for mistake in ALL_MISTAKES[len(MISTAKES) :]:
+        assert set(rows[mistake.name].split(", ")) == set(mistake.broken), mistake.name
+
+
 def test_every_edit_fits_the_sources() -> None:
     assert len(MISTAKES) == 8
     for mistake in ALL_MISTAKES:

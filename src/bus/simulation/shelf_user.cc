@@ -161,6 +161,7 @@ void ShelfUser::enlist() {
     std::ranges::fill(loan_->numbers(slot), garbage);
   }
   after_error_.clear();
+  shelved_at_.clear();
   enlisting_ = {};
   enlisting_.batch = "b";
   enlisting_.registration = world_.cluster.random();
@@ -237,6 +238,7 @@ void ShelfUser::on_published(const Outcome& outcome) {
   if (!shelving_) {
     filling_ = Filling{outcome.version, static_cast<std::size_t>(outcome.slot)};
     world_.tags[{life(), outcome.version}] = attempts_;
+    check_gate_moved();
     std::ranges::fill(loan_->numbers(filling_->slot), garbage);
     return;
   }
@@ -245,8 +247,28 @@ void ShelfUser::on_published(const Outcome& outcome) {
   ++answered_;
   ++successes;
   last_version_ = filling_->version;
+  shelved_at_[filling_->slot] = gate_of(filling_->slot);
   world_.shelved_versions.insert({life(), filling_->version});
   filling_.reset();
+}
+
+// No slot of which this user was told that it is complete is written to under the same ticket.
+void ShelfUser::check_gate_moved() {
+  if (loan_->numbers(filling_->slot).empty()) return;  // of no part of the tensor
+  const std::uint64_t value = gate_of(filling_->slot);
+  const auto before = shelved_at_.find(filling_->slot);
+  if (value > (before == shelved_at_.end() ? 0 : before->second)) return;
+  world_.violate("I25", fmt::format("rank {}: slot {} is given for version {}, and its gate stands "
+                                    "at {} still",
+                                    rank_, filling_->slot, filling_->version, value));
+}
+
+std::uint64_t ShelfUser::gate_of(std::size_t slot) const {
+  std::uint64_t value = 0;
+  const auto* memory = reinterpret_cast<const std::byte*>(loan_->numbers(slot).data());
+  fabric::visit_gates(world_.cluster.hub(), memory,
+                      [&](const fabric::Gate& gate) { value = std::max(value, gate.value()); });
+  return value;
 }
 
 // A few elements at a time, so that anything can happen meanwhile.

@@ -3,6 +3,7 @@
 #pragma once
 
 #include <cstdint>
+#include <map>
 #include <memory>
 #include <optional>
 #include <string>
@@ -70,13 +71,17 @@ class ShelfUser final : public User {
   void ask_to_enlist();
   void publish();
   void fill();
+  // Before a slot is written to.
+  void check_gate_moved();
+  std::uint64_t gate_of(std::size_t slot) const;
   void pull();
   void leave();
 
   Phase phase_ = Phase::init;
   std::optional<Pending> pending_;
   std::optional<Filling> filling_;
-  bool shelving_ = false;  // what is pending says that the slot is filled
+  bool shelving_ = false;                            // what is pending says that the slot is filled
+  std::map<std::size_t, std::uint64_t> shelved_at_;  // where a gate stood when its slot was
   std::shared_ptr<SimulatedLoan> loan_;
   RegisterBatch enlisting_;
   std::int64_t life_ = 0;

@@ -253,6 +253,12 @@ class MemoryFabric final : public Fabric {
       disconnect(*peer);
     }
   }
+  void visit_gates(const std::byte* memory, const std::function<void(const Gate&)>& visit) const {
+    for (const auto& [number, exposed] : regions_) {
+      const auto& tensors = exposed->memory.first;
+      if (!tensors.empty() && tensors.front() == memory) visit(exposed->gate);
+    }
+  }
   void visit_words(const std::function<void(const MemoryWord&)>& visit) const {
     for (const auto& peer : peers_) {
       std::uint32_t number = 0;
@@ -591,6 +597,11 @@ std::shared_ptr<MemoryHub> make_memory_hub() { return std::make_shared<MemoryHub
 
 void visit_words(const MemoryHub& hub, const std::function<void(const MemoryWord&)>& visit) {
   for (const auto& [id, fabric] : hub.fabrics) fabric->visit_words(visit);
+}
+
+void visit_gates(const MemoryHub& hub, const std::byte* memory,
+                 const std::function<void(const Gate&)>& visit) {
+  for (const auto& [id, fabric] : hub.fabrics) fabric->visit_gates(memory, visit);
 }
 
 void tap_messages(MemoryHub& hub, MessageTap tap) { hub.tap = std::move(tap); }

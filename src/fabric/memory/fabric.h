@@ -1,6 +1,7 @@
 // The fabric inside one process: for tests, and for simulations of a whole cluster in one thread.
 #pragma once
 
+#include <cstddef>
 #include <cstdint>
 #include <functional>
 #include <memory>
@@ -25,6 +26,10 @@ struct MemoryWord {
   std::uint64_t value = 0;
 };
 void visit_words(const MemoryHub& hub, const std::function<void(const MemoryWord&)>& visit);
+
+// For simulations: the gates of all memory that is exposed and has its first tensor there.
+void visit_gates(const MemoryHub& hub, const std::byte* memory,
+                 const std::function<void(const Gate&)>& visit);
 
 // For simulations: sees every message, and says what is delivered in its place.
 using MessageTap = std::function<std::vector<std::string>(
