@@ -39,6 +39,7 @@ class Sends:
         return self.returned
 
 
+@pytest.mark.proves("L1.9", "L1.10")
 def test_a_send_returns_when_every_reader_has_read_at_every_sender(bus: Bus):
     # Replicated: each engine reads all of it from one of the trainers only.
     trainers = links(bus, "t", "e", [0, 1])
@@ -61,6 +62,7 @@ def test_a_send_returns_when_every_reader_has_read_at_every_sender(bus: Bus):
             assert trainer.versions("x")["e"] == everywhere["e"], "known when the send returned"
 
 
+@pytest.mark.proves("L1.9")
 def test_a_send_waits_for_as_many_readers_as_it_was_told(bus: Bus):
     trainers = links(bus, "t", "e", [0, 1])
     (engine,) = links(bus, "e", "t", [2])
@@ -86,6 +88,7 @@ def test_a_send_waits_for_as_many_readers_as_it_was_told(bus: Bus):
     assert results == [2, 2]
 
 
+@pytest.mark.proves("L1.9")
 def test_too_few_readers_are_named_at_the_deadline(threads: Bus):
     (trainer,), (engine,) = links(threads, "t", "e", [0]), links(threads, "e", "t", [1])
     sends = Sends([trainer], 1.0)
@@ -113,6 +116,7 @@ while True:
 """
 
 
+@pytest.mark.proves("L1.10")
 def test_a_rank_whose_death_was_reported_is_not_listed(threads: Bus, start_python: Start):
     (trainer,) = links(threads, "t", "e", [0])
     sent = {"w": torch.ones(3)}
