@@ -170,6 +170,47 @@ def test_arguments_of_publish_are_checked(threads: Bus):
         trainer.newest("value")
 
 
+@pytest.mark.proves("L1.1", "L1.2")
+def test_with_another_keep_or_type_versions_go_on(bus: Bus):
+    trainers, (engine,) = publishers(bus, [0, 1]), links(bus, "engine", "trainer", [2])
+    views = state(0.0)
+    publish_all(trainers, 1.0, keep=2)
+    assert engine.pull("policy", views) == 1
+    for version in (2, 3, 4):
+        assert publish_all(trainers, float(version), keep=3) == [version, version]
+    assert engine.pull("policy", views, newer_than=3) == 4
+    assert engine.pull("policy", views, version=2) == 2, "two are behind it: three are kept"
+    assert values(views) == {2.0}
+    finer = 1 + 2**-8  # than bfloat16 can tell from 1
+    assert publish_all(trainers, finer, keep=3, dtype=torch.bfloat16) == [5, 5]
+    assert engine.pull("policy", views, newer_than=4) == 5
+    assert values(views) == {1.0}
+
+
+@pytest.mark.proves("L1.1")
+@pytest.mark.parametrize(
+    ("options", "told"),
+    [
+        ([{"keep": 2}, {"keep": 3}], ["rank 0 keeps 2", "rank 1 keeps 3"]),
+        (
+            [{"dtype": None}, {"dtype": torch.bfloat16}],
+            ["rank 0 has float32", "rank 1 has bfloat16"],
+        ),
+    ],
+    ids=["keep", "dtype"],
+)
+def test_ranks_that_publish_differently_are_told(bus: Bus, options: list[dict], told: list[str]):
+    trainers = publishers(bus, [0, 1])
+
+    def publish(rank: int) -> Exception | None:
+        call = trainers[rank].publish
+        return caught(lambda: call("policy", state(1.0), **options[rank], timeout=10))
+
+    for error in together(lambda: publish(0), lambda: publish(1)):
+        assert isinstance(error, ValueError)
+        assert all(part in str(error) for part in told), error
+
+
 @pytest.mark.proves("L1.6")
 def test_a_rank_that_runs_ahead_waits_and_names_the_other(bus: Bus):
     trainers = publishers(bus, [0, 1])
@@ -315,6 +356,77 @@ def test_survivors_publish_again_when_all_have_registered_again(daemons: Bus, st
     version = trainer.publish("policy", tensors)
     assert version > 1
     assert again.versions(1) == [version]
+
+
+@pytest.mark.proves("L1.1", "L1.3", "L1.13")
+def test_all_ranks_that_have_registered_again_may_count_from_another_number(bus: Bus):
+    clients = [bus.client(rank) for rank in (0, 1)]
+    trainers = [client.link("trainer", expected_world_size=2) for client in clients]
+    (engine,) = links(bus, "engine", "trainer", [2])
+    views = state(0.0)
+
+    def lose_one() -> None:
+        trainers[1].close()
+        eventually(
+            lambda: getattr(
+                caught(lambda: trainers[0].publish("policy", state(-1.0), timeout=0.5)),
+                "stale", False,
+            ),
+            "the loss to be told",
+        )  # fmt: skip
+        trainers[1] = clients[1].link("trainer", expected_world_size=2)
+
+    for version in (1, 2, 3):
+        assert publish_all(trainers, float(version)) == [version, version]
+    lose_one()
+    assert publish_all(trainers, 20.0, version=20) == [20, 20]
+    assert publish_all(trainers, 21.0) == [21, 21]
+    for link in trainers:
+        with pytest.raises(ValueError, match="version 21 was asked for, and the last one is 21"):
+            link.publish("policy", state(0.0), version=21)
+    assert engine.pull("policy", views, newer_than=20) == 21
+    lose_one()
+    assert publish_all(trainers, 5.0, version=5) == [5, 5], "above the last of its generation"
+    assert publish_all(trainers, 6.0) == [6, 6]
+    eventually(
+        lambda: engine.pull("policy", views, newer_than=21) == 6,
+        "the engine to read what was published after all registered again",
+    )
+    assert values(views) == {6.0}
+
+
+@pytest.mark.proves("L1.3", "L1.7", "L1.11")
+def test_a_trainer_that_counts_from_a_lower_number_is_newer(threads: Bus):
+    """With an embedded agent what it had published ends with it, and pulls say so meanwhile."""
+    client = threads.client(0)
+    trainer = client.link("trainer")
+    for step in (1, 2, 3, 4, 5):
+        trainer.publish("policy", state(float(step)))
+    (engine,), (late,) = (links(threads, name, "trainer", [rank]) for name, rank in
+                          [("engine", 1), ("late", 2)])  # fmt: skip
+    views = state(0.0)
+    assert engine.pull("policy", views) == 5
+    client.close()
+    told: list[Exception | None] = [None]
+
+    def is_gone() -> bool:
+        told[0] = caught(lambda: engine.pull("policy", views, timeout=5))
+        return told[0] is not None
+
+    eventually(is_gone, "the shelf to go with its agent")
+    assert isinstance(told[0], EndOfStreamError)
+    assert 'side "trainer" has ended after version 5' in str(told[0])
+    assert "what it published is gone with its agents" in str(told[0])
+    with pytest.raises(TimeoutError, match='nobody has published "shelf of trainer/policy" yet'):
+        late.pull("policy", views, timeout=0.5)
+    again = threads.client(0).link("trainer")
+    assert again.publish("policy", state(1.5), version=1) == 1
+    eventually(
+        lambda: caught(lambda: engine.pull("policy", views, newer_than=5, timeout=5)) is None,
+        "the new shelf to be found",
+    )
+    assert values(views) == {1.5}
+    assert engine.newest("policy") == 1
 
 
 @pytest.mark.proves("L1.13")
