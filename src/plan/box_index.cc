@@ -102,24 +102,26 @@ std::size_t BoxIndex::widest_dim(std::size_t first, std::size_t end) const {
   return widest;
 }
 
-std::vector<std::size_t> BoxIndex::meeting(const Bounds& wanted) const {
-  std::vector<std::size_t> found;
+BoxIndex::Found BoxIndex::find(const Bounds& wanted) const {
+  Found found;
   std::vector<std::size_t> open;
   if (!nodes_.empty() && !is_empty(wanted)) open.push_back(0);
   while (!open.empty()) {
     const std::size_t at = open.back();
     const Node& node = nodes_[at];
     open.pop_back();
+    ++found.looked_at;
     if (!meet(node.bounds, wanted)) continue;
     if (node.second_child != 0) {
       open.insert(open.end(), {at + 1, node.second_child});
       continue;
     }
+    found.looked_at += node.end - node.first;
     for (std::size_t i = node.first; i < node.end; ++i) {
-      if (meet(boxes_[order_[i]], wanted)) found.push_back(order_[i]);
+      if (meet(boxes_[order_[i]], wanted)) found.boxes.push_back(order_[i]);
     }
   }
-  std::ranges::sort(found);
+  std::ranges::sort(found.boxes);
   return found;
 }
 

@@ -23,8 +23,13 @@ class BoxIndex {
   BoxIndex() = default;
   explicit BoxIndex(std::vector<Bounds> boxes);
 
-  // Positions of the boxes that share an element with `wanted`, in ascending order.
-  std::vector<std::size_t> meeting(const Bounds& wanted) const;
+  struct Found {
+    std::vector<std::size_t> boxes;  // positions, in ascending order
+    std::size_t looked_at = 0;       // how many boxes, and boxes round boxes, were compared
+  };
+  // The boxes that share an element with `wanted`.
+  Found find(const Bounds& wanted) const;
+  std::vector<std::size_t> meeting(const Bounds& wanted) const { return find(wanted).boxes; }
 
  private:
   struct Node {
