@@ -429,6 +429,39 @@ def test_a_trainer_that_counts_from_a_lower_number_is_newer(threads: Bus):
     assert engine.newest("policy") == 1
 
 
+EMBEDDED = """
+import sys
+import torch
+import tensorbus
+
+url, namespace = sys.argv[1:]
+link = tensorbus.TensorBusClient.embedded(url, 0, namespace).link("trainer")
+print(link.publish("policy", {"w": torch.ones(3)}), flush=True)
+sys.stdin.read()
+"""
+
+
+@pytest.mark.proves("L1.7")
+def test_a_pull_says_that_an_embedded_shelf_ends_with_its_process(
+    threads: Bus, start_python: Start
+):
+    trainer = start_python(EMBEDDED, threads.url, threads.namespace)
+    assert trainer.line() == "1"
+    (engine,) = links(threads, "engine", "trainer", [1])
+    views = {"w": torch.zeros(3)}
+    assert engine.pull("policy", views) == 1
+    trainer.kill()
+    told: list[Exception | None] = [None]
+
+    def is_gone() -> bool:
+        told[0] = caught(lambda: engine.pull("policy", views, timeout=0.5))
+        return told[0] is not None
+
+    eventually(is_gone, "the shelf to go with its process")
+    assert isinstance(told[0], TimeoutError)
+    assert "whose shelves this rank has not joined" in str(told[0])
+
+
 @pytest.mark.proves("L1.13")
 def test_versions_go_on_when_a_publishers_agent_is_replaced(daemons: Bus):
     (trainer,) = publishers(daemons, [0])
