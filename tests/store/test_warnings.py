@@ -30,7 +30,7 @@ def test_a_lease_that_is_not_renewed_is_told_once(
         (warning,) = warnings(caplog)
         assert server.url in warning
         assert "worker/7" in warning or "other" in warning
-        for part in ("is not renewed", "0.3 s", "all else goes on"):
+        for part in ("is not renewed", "0.3 s", "new ranks cannot join", "all else goes on"):
             assert part in warning
         server.start_again()
         eventually(lambda: store.exists("worker/7"), "the lease to be published again")

@@ -274,12 +274,13 @@ void RequestStore::renew(const std::shared_ptr<LeaseState>& lease, Duration pati
       const Lock lock(leases_mutex_);
       if (lease->revoked || leases_closed_) return;
     }
-    if (server_ended_here() || !not_renewed_is_told_.due(now())) return;
+    if (server_ended_here() || !not_renewed_is_told_.due(telling_clock_->now())) return;
     told_ = true;
     log::warn(
         "a lease of this process at the store {} ({}) is not renewed: {}. Others take its holder "
-        "for gone {} s after the last renewal; calls to the store wait for it until their "
-        "deadlines, all else goes on. It is tried again, and told at most once a minute",
+        "for gone {} s after the last renewal; new ranks cannot join, calls to the store wait for "
+        "it until their deadlines, all else goes on. It is tried again, and told at most once a "
+        "minute",
         url(), describe(*lease), error.what(),
         std::chrono::duration<double>(lease->time_to_live).count());
   }

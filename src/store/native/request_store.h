@@ -11,6 +11,7 @@
 #include <thread>
 #include <vector>
 
+#include "base/clock.h"
 #include "base/log.h"
 #include "base/mutex.h"
 #include "os/process/fork.h"
@@ -72,6 +73,9 @@ class RequestStore : public Store, public LeaseTimes {
   void end_leases(bool revoke) noexcept;
   // After all calls have been made to fail.
   void join_keep_alive() noexcept;
+
+  // Of what is told at most once a minute.
+  const Clock* telling_clock_ = &steady_clock();
 
  private:
   class LeaseHandle;
