@@ -239,8 +239,8 @@ class Link:
         anew. With ``version`` that one: ``VersionGoneError`` if it was recycled or skipped. What
         does not come any more because the publishers have closed is an ``EndOfStreamError``.
         After an error the contents of the tensors are undefined until the next call.
-        ``progress(bytes_done, bytes_total)`` is called now and then; ``True`` shows a bar on the
-        standard error, if that is a terminal. ``together``: all
+        ``progress(bytes_done, bytes_total)`` is called now and then, and when all is read;
+        ``True`` shows a bar on the standard error, if that is a terminal. ``together``: all
         ranks of this side call it, and all return the same version, the newest that every one of
         them can have and has asked for; a rank that does not is named by the others'
         ``TimeoutError``. With ``together=False`` this rank pulls for itself. ``subset`` and
@@ -252,7 +252,9 @@ class Link:
                 timeout=timeout, subset=subset, skip_others=skip_others,
             )  # fmt: skip
             if callable(progress):
-                return _watched(handle, progress)
+                got = _watched(handle, progress)
+                progress(*handle.progress)  # all of it, however soon that was
+                return got
             with Bar(f"pull {name}") as bar:
                 got = _watched(handle, bar)
                 bar.fill()

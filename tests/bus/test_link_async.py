@@ -41,7 +41,7 @@ def first_round(trainer: Link, engine: Link, sent: dict, got: dict) -> None:
     )
 
 
-@pytest.mark.proves("L1.8")
+@pytest.mark.proves("L1.8", "O1.3")
 def test_a_pull_that_runs_is_a_future(bus: Bus):
     trainer, engine = ends(bus)
     views = state(0.0)
@@ -58,6 +58,9 @@ def test_a_pull_that_runs_is_a_future(bus: Bus):
     told: list[tuple[int, int]] = []
     assert engine.pull("policy", views, newer_than=1, progress=lambda *now: told.append(now)) == 2
     assert values(views) == {2.0}
+    assert told
+    assert told == sorted(told)
+    assert told[-1] == (68, 68)
 
 
 @pytest.mark.proves("L1.8")

@@ -123,6 +123,7 @@ def test_a_transfer_is_a_future_and_a_semaphore(bus):
     assert sending.progress.done == sending.progress.total
 
 
+@pytest.mark.proves("O1.3")
 def test_both_sides_see_how_far_a_transfer_is(bus):
     sent, got = torch.ones(1 << 23), torch.zeros(1 << 23)
     # Cut so small that a round takes a while.
