@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import base64
 import json
 import sys
 from pathlib import Path
@@ -10,7 +11,9 @@ from typing import Any
 import numpy as np
 import pytest
 import tensorbus
-from processes import Start
+from jobs import get, until
+from processes import PROGRAM, Start, free_port
+from tensorbus import kvstore
 from tensorbus.kvstore import StoreServer
 
 # Its arguments: store, what embedded() is asked for, as JSON. What has come with it.
@@ -100,17 +103,70 @@ def test_no_thread_port_or_file_unless_asked_for(more_of: Any, tmp_path: Path):
     assert len(traced["threads"]) > len(plain["threads"])
 
 
+# Eight letters to an element: in an integer as it is printed, and in the memory as it is.
+PATTERN = b"s3cr3t!!"
+SECRET = np.full(64, np.frombuffer(PATTERN, np.int64)[0], np.int64)
+
+
+def finds(shown: bytes) -> bool:
+    """The number, or the bytes as they are, as text of them, in base 64 or in base 16."""
+    many = 3 * PATTERN
+    return any(
+        each in shown
+        for each in (
+            str(SECRET[0]).encode(), PATTERN[:6], PATTERN.hex().encode(),
+            PATTERN.hex().upper().encode(), base64.b64encode(many)[:24],
+        )
+    )  # fmt: skip
+
+
 @pytest.mark.proves("O5.1")
 def test_no_data_of_a_user_is_in_any_of_them(
-    store_server: StoreServer, unique: str, tmp_path: Path
+    start_program: Start,
+    store_server: StoreServer,
+    unique: str,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
 ):
+    monkeypatch.setenv("TENSORBUS_STATUS_PERIOD", "0.1")
     told = tensorbus.trace(tmp_path)
     assert told is not None
-    secret = np.full(64, 987654321, np.int64)
-    with tensorbus.TensorBusClient.embedded(store_server.url, rank=0, namespace=unique) as client:
-        client.link("trainer").publish("policy", {"w": secret})
-        shown = repr(tensorbus.stats())
+    port = free_port()
+    got = {"w": np.zeros(64, np.int64)}
+    place = ["--store", store_server.url, "--namespace", unique]
+    page = start_program(str(PROGRAM), "dashboard", *place, "--bind", "127.0.0.1:0")
+    page_url = page.line().split()[1]
+    with (
+        tensorbus.TensorBusClient.embedded(
+            store_server.url, rank=0, namespace=unique, metrics=f"127.0.0.1:{port}"
+        ) as trainer,
+        tensorbus.TensorBusClient.embedded(store_server.url, rank=1, namespace=unique) as engine,
+        kvstore.connect(store_server.url, namespace=unique) as store,
+    ):
+        publisher, puller = trainer.link("trainer"), engine.link("engine", "trainer")
+        publisher.publish("policy", {"w": SECRET})
+        assert puller.pull("policy", got) == 1
+
+        def state() -> bytes:
+            found = get(page_url + "state.json")
+            rows = json.loads(found).get("rows", [])
+            moved = {row["rank"] for row in rows if row["version"] == 1}
+            return found.encode() if moved == {0, 1} else b""
+
+        shown = {
+            "the page's state": until(state, "the page to show both ranks"),
+            "the page": get(page_url).encode(),
+            "the metrics": get(f"http://127.0.0.1:{port}/metrics").encode(),
+            "the stats": repr(tensorbus.stats()).encode(),
+        }
+        for rank in (0, 1):
+            record = store.get(f"agents/{rank}", component="status")
+            assert record is not None
+            shown[f"the record of rank {rank}"] = record
     tensorbus.trace(None)
-    shown += Path(told).read_text()
-    assert "publish" in shown
-    assert "987654321" not in shown
+    shown["the trace"] = Path(told).read_bytes()
+    assert finds(got["w"].tobytes())
+    assert b"publish" in shown["the trace"]
+    assert b"policy" in shown["the record of rank 0"]
+    assert b'operation="publish"' in shown["the metrics"]
+    assert [what for what, text in shown.items() if finds(text)] == []
