@@ -47,6 +47,33 @@ while True:
 """
 
 
+REQUESTS = 20  # of each worker
+# Of a job of push-pull: it stays until there is the file that its argument names.
+PUSH_PULL = f"""
+import os, pathlib, sys, time
+import torch
+import fserver_lib as f
+
+role = os.environ["DMLC_ROLE"]
+f.init()
+if role == "worker":
+    push, pull = torch.rand(4), torch.zeros(4)
+    for _ in range({REQUESTS}):
+        f.wait(f.push_pull([push], [1], [pull], [0]))
+elif role == "server":
+    answered = 0
+    while answered < {REQUESTS}:
+        for handler, tensors, keys in f.get_batch():
+            f.respond([2 * tensors[0]], handler)
+            answered += 1
+if role != "scheduler":
+    print("done", flush=True)
+while not pathlib.Path(sys.argv[1]).exists():
+    time.sleep(0.02)
+f.stop()
+"""
+
+
 class Job:
     """Two trainers, ranks 0 and 1, and engines from rank 2 on."""
 

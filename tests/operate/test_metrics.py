@@ -1,8 +1,10 @@
 """The page of metrics: of agents, of the store, for a real Prometheus, beside clients that hang."""
 
+import contextlib
 import gc
 import json
 import logging
+import re
 import shutil
 import signal
 import socket
@@ -11,15 +13,16 @@ import time
 import urllib.error
 import urllib.parse
 import urllib.request
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import numpy as np
 import pytest
 import tensorbus
-from jobs import Job, get, until
+from jobs import PUSH_PULL, Job, get, until
 from processes import PROGRAM, Start, StartServer, free_port
+from tensorbus import kvstore
 from tensorbus.kvstore import StoreServer
 
 needs_prometheus = pytest.mark.skipif(
@@ -137,16 +140,106 @@ def test_an_address_of_the_environment_that_is_taken_is_told_and_ignored(
             )
 
 
-@needs_prometheus
 @pytest.mark.proves("O2.1")
-def test_promtool_finds_nothing_wrong(start_job: Callable[..., Job]):
-    job = start_job(env={"TENSORBUS_METRICS": "127.0.0.1:0"})
-    job.wait_for_version(2)
-    page = until(lambda: job.status()["rows"][0]["metrics"], "the address of a page")
+def test_the_log_says_which_port_was_free(
+    store_server: StoreServer, unique: str, caplog: pytest.LogCaptureFixture
+):
+    caplog.set_level(logging.INFO, "tensorbus")
+    with tensorbus.TensorBusClient.embedded(
+        store_server.url, rank=0, namespace=unique, metrics="127.0.0.1:0"
+    ):
+        pages = until(
+            lambda: re.findall(r"http://127\.0\.0\.1:(\d+)/metrics", "\n".join(caplog.messages)),
+            "the line",
+        )
+        assert len(pages) == 1
+        assert pages[0] != "0"
+        assert f'namespace="{unique}",rank="0"' in get(f"http://127.0.0.1:{pages[0]}/metrics")
+
+
+@pytest.fixture
+def page_of(request: pytest.FixtureRequest) -> Iterator[str]:
+    """The text of a page of whoever the test is about, once it has something to tell."""
+    whose: str = request.param
+    with contextlib.ExitStack() as stack:
+        yield request.getfixturevalue(f"{whose}_page")(stack)
+
+
+@pytest.fixture
+def agent_page(start_job: Callable[..., Job]) -> Callable[..., str]:
+    def read(_: contextlib.ExitStack) -> str:
+        job = start_job(env={"TENSORBUS_METRICS": "127.0.0.1:0"})
+        job.wait_for_version(2)
+        return get(until(lambda: job.status()["rows"][0]["metrics"], "the address of a page"))
+
+    return read
+
+
+@pytest.fixture
+def store_page(start_program: Start) -> Callable[..., str]:
+    def read(stack: contextlib.ExitStack) -> str:
+        port = free_port()
+        program = [str(PROGRAM), "store", "--port", "0", "--metrics", f"127.0.0.1:{port}"]
+        url = start_program(*program).line().split()[1]
+        store = stack.enter_context(kvstore.connect(url))
+        store.set("key", b"value")
+        assert store.get("key") == b"value"
+        return get(f"http://127.0.0.1:{port}/metrics")
+
+    return read
+
+
+@pytest.fixture
+def endpoint_page() -> Callable[..., str]:
+    def read(stack: contextlib.ExitStack) -> str:
+        port = free_port()
+        giver = stack.enter_context(tensorbus.Endpoint(name="giver"))
+        taker = stack.enter_context(tensorbus.Endpoint(name="taker", metrics=f"127.0.0.1:{port}"))
+        taker.read(giver.expose([np.ones(1000, np.float32)]))
+        return get(f"http://127.0.0.1:{port}/metrics")
+
+    return read
+
+
+@pytest.fixture
+def worker_page(start_program: Start, tmp_path: Path) -> Callable[..., str]:
+    def read(_: contextlib.ExitStack) -> str:
+        (tmp_path / "script.py").write_text(PUSH_PULL)
+        port = free_port()
+        job = start_program(
+            str(PROGRAM), "launch", "--metrics", f"127.0.0.1:{port}",
+            str(tmp_path / "script.py"), str(tmp_path / "go"), env={"TENSORBUS_LOG": "error"},
+        )  # fmt: skip
+        assert {job.line(120), job.line(120)} == {"[worker 0] done", "[server 0] done"}
+        return get(f"http://127.0.0.1:{port + 1}/metrics")  # the server has the first port
+
+    return read
+
+
+@needs_prometheus
+@pytest.mark.timeout(180)
+@pytest.mark.proves("O2.1")
+@pytest.mark.parametrize(
+    ("page_of", "tells"),
+    [
+        ("agent", "tensorbus_operations_total{"),
+        ("store", "tensorbus_store_requests"),
+        ("endpoint", 'operation="read"'),
+        ("worker", 'side="worker"'),
+    ],
+    indirect=["page_of"],
+)
+def test_promtool_finds_nothing_wrong(page_of: str, tells: str):
+    assert tells in page_of
     checked = subprocess.run(
-        ["promtool", "check", "metrics"], input=get(page), capture_output=True, text=True
+        ["promtool", "check", "metrics"], input=page_of, capture_output=True, text=True
     )
     assert (checked.returncode, checked.stdout, checked.stderr) == (0, "", "")
+
+
+@needs_prometheus
+@pytest.mark.proves("O2.1")
+def test_promtool_finds_nothing_wrong_with_the_rules():
     rules = subprocess.run(
         ["promtool", "check", "rules", str(ALERTS)], capture_output=True, text=True
     )

@@ -6,41 +6,14 @@ from collections import Counter
 from pathlib import Path
 
 import pytest
-from jobs import get, until
+from jobs import PUSH_PULL, REQUESTS, get, until
 from processes import PROGRAM, Start, free_port
-
-REQUESTS = 20
-
-# It stays until there is the file that its argument names.
-SCRIPT = f"""
-import os, pathlib, sys, time
-import torch
-import fserver_lib as f
-
-role = os.environ["DMLC_ROLE"]
-f.init()
-if role == "worker":
-    push, pull = torch.rand(4), torch.zeros(4)
-    for _ in range({REQUESTS}):
-        f.wait(f.push_pull([push], [1], [pull], [0]))
-elif role == "server":
-    answered = 0
-    while answered < {REQUESTS}:
-        for handler, tensors, keys in f.get_batch():
-            f.respond([2 * tensors[0]], handler)
-            answered += 1
-if role != "scheduler":
-    print("done", flush=True)
-while not pathlib.Path(sys.argv[1]).exists():
-    time.sleep(0.02)
-f.stop()
-"""
 
 
 @pytest.mark.timeout(180)
 @pytest.mark.proves("O1.2", "O2.1", "O3.1")
 def test_requests_are_on_pages_and_timelines(start_program: Start, tmp_path: Path):
-    (tmp_path / "script.py").write_text(SCRIPT)
+    (tmp_path / "script.py").write_text(PUSH_PULL)
     port = free_port()
     job = start_program(
         str(PROGRAM), "launch", "--metrics", f"127.0.0.1:{port}",
