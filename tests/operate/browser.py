@@ -22,6 +22,11 @@ needs_browser = pytest.mark.skipif(
 )
 
 
+# As WebDriver calls them.
+TAB = "\ue004"
+ENTER = "\ue007"
+
+
 class Browser:
     """One page. Everything that it asks for and everything in its console is kept.
 
@@ -77,6 +82,12 @@ class Browser:
         return self._ask(
             "POST", self._session + "/execute/sync", {"script": script, "args": list(arguments)}
         )
+
+    def press(self, *keys: str) -> None:
+        """Of a keyboard: whoever has the focus gets them."""
+        moves = [{"type": kind, "value": key} for key in keys for kind in ("keyDown", "keyUp")]
+        board = {"type": "key", "id": "keyboard", "actions": moves}
+        self._ask("POST", self._session + "/actions", {"actions": [board]})
 
     def emulate(self, scheme: str) -> None:
         """As a system that is ``light`` or ``dark``, where nothing moves slowly: what is looked at
