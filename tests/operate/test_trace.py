@@ -142,6 +142,41 @@ def test_arrows_stay_within_their_run_and_their_namespace(tmp_path: Path):
     assert found[0, 3] == pytest.approx(1.1, abs=0.01)
 
 
+def phase(work: str, name: str, rank: int, at: float, milliseconds: float) -> dict[str, object]:
+    """A part of a piece of work, ``at`` so many seconds."""
+    return {
+        "ph": "X", "cat": "phase", "name": name, "pid": 1, "tid": rank, "ts": at * 1e6,
+        "dur": milliseconds * 1000, "args": {"of": work},
+    }  # fmt: skip
+
+
+@pytest.mark.proves("O3.1")
+def test_a_summary_has_the_middle_and_the_tail_of_each_phase_and_who_is_slow(tmp_path: Path):
+    """Ranks 2 and 3 read for 1 to 101 ms, rank 4 always for 76: in the middle the longest."""
+    for rank in (2, 3, 4):
+        events: list[dict[str, object]] = []
+        for step in range(101):
+            read = 1 + step if rank < 4 else 76
+            events.append(moved("pull", rank, step + 1, [0, 1], slowest=step % 3 // 2))
+            events.append(phase("pull", "read", rank, step + 0.2, read))
+            events.append(phase("pull", "wait", rank, step + 0.1, 2))
+        forge(tmp_path, f"m{rank}", events[::-1])  # in no order
+    forge(tmp_path, "m0", [phase("publish", "stage", 0, 1, 500)])
+    lines = run("summary", tmp_path).splitlines()
+    figures = {tuple(line.split()[:2]): line.split()[2:] for line in lines[1:-2]}
+    assert lines[0].split() == ["work", "phase", "count", "p50", "ms", "p99", "ms"]
+    # Half of 303 numbers are at most 76, and all but two of them at most 100.
+    assert figures == {
+        ("publish", "stage"): ["1", "500.000", "500.000"],
+        ("pull", "all"): ["303", "1.000", "1.000"],
+        ("pull", "read"): ["303", "76.000", "100.000"],
+        ("pull", "wait"): ["303", "2.000", "2.000"],
+    }
+    assert lines[-2] == "slowest reader: rank 4, which reads for 76.000 ms (median)"
+    # Ranks 2, 3 and 4 have each had the bytes of rank 0 last in two steps of three.
+    assert lines[-1] == "slowest source: rank 0, whose bytes came last 204 times"
+
+
 def test_a_folder_without_a_trace_is_said(tmp_path: Path):
     done = subprocess.run(
         [str(PROGRAM), "trace", "summary", str(tmp_path)], capture_output=True, text=True
