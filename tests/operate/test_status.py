@@ -4,6 +4,7 @@ import json
 import logging
 import os
 import pty
+import re
 import signal
 import subprocess
 import time
@@ -219,4 +220,6 @@ def test_publishes_and_pulls_are_told_at_most_once_a_second(
     assert 1 <= len(lines('rank 0 (trainer): publish of "policy" version')) <= took + 1
     pulled = lines("pull of")[0]
     assert "0.001 GB at " in pulled
+    assert " GB/s (mapped); " in pulled
+    assert re.search(r"[;,] read \d+\.\d ms", pulled), pulled
     assert "slowest rank 0" in pulled
