@@ -9,7 +9,9 @@ namespace tensorbus::bus {
 namespace {
 
 Awaited awaited_by(const Queued& command, const Sending& sending, const Receiving& receiving) {
-  if (command.direction == Direction::recv) return {receiving.waits_for(), receiving.awaited()};
+  if (command.direction == Direction::recv) {
+    return {receiving.waits_for(), receiving.awaited(), receiving.being_read()};
+  }
   return {sending.waits_for(command), sending.awaited(command)};
 }
 

@@ -100,6 +100,10 @@ std::vector<Rank> Receiving::awaited() const {
   return started() && running() == nullptr ? reader_->awaited() : std::vector<Rank>{};
 }
 
+std::optional<BeingRead> Receiving::being_read() const {
+  return running() == nullptr ? std::nullopt : running()->being_read();
+}
+
 TimePoint Receiving::wake_at() const {
   TimePoint at = TimePoint::max();
   if (running() != nullptr && running()->unexplained()) {

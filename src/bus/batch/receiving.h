@@ -56,6 +56,7 @@ class Receiving {
   std::string waits_for() const;
   // The ranks that it names.
   std::vector<Rank> awaited() const;
+  std::optional<BeingRead> being_read() const;
   bool checks() const { return running() != nullptr && running()->checks(); }
   TimePoint wake_at() const;
 

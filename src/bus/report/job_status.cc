@@ -23,12 +23,16 @@ constexpr double usual_wait = 10;
 constexpr std::int64_t usual_lag = 1;
 constexpr double usual_lag_seconds = 5;
 
-std::string ranks_text(std::span<const Rank> ranks) {
+std::string numbers_text(std::span<const Rank> ranks) {
   constexpr std::size_t most = 6;
-  const std::string named =
+  std::string named =
       fmt::format("{}", fmt::join(ranks.first(std::min(ranks.size(), most)), ", "));
-  if (ranks.size() <= most) return (ranks.size() == 1 ? "rank " : "ranks ") + named;
-  return fmt::format("ranks {} and {} more", named, ranks.size() - most);
+  if (ranks.size() <= most) return named;
+  return fmt::format("{} and {} more", named, ranks.size() - most);
+}
+
+std::string ranks_text(std::span<const Rank> ranks) {
+  return (ranks.size() == 1 ? "rank " : "ranks ") + numbers_text(ranks);
 }
 
 std::string seconds_text(double seconds) {
@@ -42,6 +46,21 @@ bool meets_others(const BatchStatus& batch) {
   return batch.work == "init_pair" || batch.work == "registration";
 }
 
+// Of the bytes that have to move, those that have.
+double share_of(const BatchStatus& batch) {
+  if (batch.bytes_total == 0) return 0;
+  return static_cast<double>(batch.bytes_done) / static_cast<double>(batch.bytes_total);
+}
+
+// "reads version 8 from 0, 1: 62 %".
+std::string reading_text(const BatchStatus& batch) {
+  std::string text = "reads";
+  if (*batch.reads != 0) text += fmt::format(" version {}", *batch.reads);
+  if (!batch.from.empty()) text += " from " + numbers_text(batch.from);
+  if (batch.bytes_total > 0) text += fmt::format(": {:.0f} %", 100 * share_of(batch));
+  return text;
+}
+
 void describe(JobRow& row, const BatchStatus& batch, std::int64_t now) {
   if (batch.since == 0) {
     row.doing = "idle";
@@ -49,14 +68,18 @@ void describe(JobRow& row, const BatchStatus& batch, std::int64_t now) {
   }
   row.waited = std::max(0.0, static_cast<double>(now - batch.since) / 1e9);
   const RankState waiting = row.waited < usual_wait ? RankState::waits : RankState::blocked;
-  if (!batch.awaited.empty()) {
+  if (batch.reads) {
+    row.state = RankState::moves;
+    row.share = share_of(batch);
+    row.doing = reading_text(batch);
+  } else if (!batch.awaited.empty()) {
     row.awaited = batch.awaited;
     row.state = waiting;
     row.doing = fmt::format("{} waits {} for {}", batch.work, seconds_text(row.waited),
                             ranks_text(batch.awaited));
   } else if (batch.bytes_total > 0) {
     row.state = RankState::moves;
-    row.share = static_cast<double>(batch.bytes_done) / static_cast<double>(batch.bytes_total);
+    row.share = share_of(batch);
     row.doing = fmt::format("{}: {:.0f} % of {:.2f} GB", batch.work, 100 * row.share,
                             static_cast<double>(batch.bytes_total) / 1e9);
   } else {
@@ -77,6 +100,7 @@ JobRow row_of(const AgentStatus& agent, const BatchStatus& batch, std::int64_t n
   row.batch = batch.batch;
   row.work = batch.work;
   row.version = batch.version;
+  row.reads = batch.reads;
   row.metrics = agent.metrics;
   row.world_size = batch.world_size;
   row.from = batch.from;
@@ -302,18 +326,52 @@ std::string joined(const std::vector<std::string>& cells, const std::vector<std:
   return line + cells.back();
 }
 
+using Lines = std::vector<std::vector<std::string>>;
+
+// Of the columns but the last, with names of so many columns at most.
+std::vector<std::size_t> widths_of(const Lines& lines, std::size_t longest) {
+  std::vector<std::size_t> widths(lines.front().size() - 1, 0);
+  for (const auto& line : lines) {
+    for (std::size_t at = 0; at < widths.size(); ++at) {
+      widths[at] = std::max(widths[at], std::min(longest, observe::columns_of(line[at])));
+    }
+  }
+  return widths;
+}
+
+bool fits(const Lines& lines, const std::vector<std::size_t>& widths, std::size_t width) {
+  std::size_t before = 0;
+  for (const std::size_t column : widths) before += column == 0 ? 0 : column + 2;
+  return std::ranges::all_of(lines, [&](const auto& line) {
+    return before + observe::columns_of(line.back()) <= width;
+  });
+}
+
+// Names give way to what the ranks do, as far as that helps and they stay names.
+std::vector<std::size_t> shorten_names(Lines& lines, std::size_t width) {
+  constexpr std::size_t usual = 14, shortest = 10;
+  std::size_t longest = usual;
+  while (longest >= shortest && !fits(lines, widths_of(lines, longest), width)) --longest;
+  if (longest < shortest) longest = usual;
+  const std::vector<std::size_t> widths = widths_of(lines, longest);
+  for (auto& line : lines) {
+    for (std::size_t at = 0; at < widths.size(); ++at) line[at] = cut(line[at], widths[at]);
+  }
+  return widths;
+}
+
 std::string ranks_json(std::span<const Rank> ranks) {
   return fmt::format("[{}]", fmt::join(ranks, ","));
 }
 
 std::string row_json(const JobRow& row) {
   return fmt::format(
-      R"({{"rank":{},"host":{},"pid":{},"embedded":{},"side":{},"batch":{},"what":{},"work":{},"version":{},)"
+      R"({{"rank":{},"host":{},"pid":{},"embedded":{},"side":{},"batch":{},"what":{},"work":{},"version":{},"reads":{},)"
       R"("age":{:.1f},"state":"{}","doing":{},"waited":{:.1f},"awaited":{},"from":{},)"
       R"("share":{:.3f},"gbps":{:.3f},"metrics":{}}})",
       row.rank, to_json_string(row.host), row.pid, row.embedded, to_json_string(row.side),
       to_json_string(row.batch), to_json_string(row.what), to_json_string(row.work), row.version,
-      row.age, to_string(row.state), to_json_string(row.doing), row.waited, ranks_json(row.awaited),
+      row.reads ? std::to_string(*row.reads) : "null", row.age, to_string(row.state), to_json_string(row.doing), row.waited, ranks_json(row.awaited),
       ranks_json(row.from), row.share, row.gigabytes_per_second, to_json_string(row.metrics));
 }
 
@@ -365,15 +423,11 @@ std::string to_table(const JobStatus& status, std::size_t width) {
   std::vector<std::vector<std::string>> lines{
       {"side", "what", "rank", "version", "age", "GB/s", "host", "pid", "doing"}};
   for (const JobRow& row : status.rows) lines.push_back(cells_of(row));
-  std::vector<std::size_t> widths(lines.front().size(), 0);
   for (auto& line : lines) {
     if (width < wide) line[6] = line[7] = "";
     for (std::string& cell : line) cell = observe::printable(cell);
-    for (std::size_t at = 0; at + 1 < line.size(); ++at) {
-      line[at] = cut(line[at], 14);
-      widths[at] = std::max(widths[at], observe::columns_of(line[at]));
-    }
   }
+  const std::vector<std::size_t> widths = shorten_names(lines, width);
   std::string text;
   for (const auto& line : lines) text += cut(joined(line, widths), width) + "\n";
   if (status.rows.empty()) text = "no agent has said anything yet\n";

@@ -25,6 +25,7 @@ std::vector<AgentStatus> job() {
   reads.since = now_ns - second;
   reads.bytes_done = 62;
   reads.bytes_total = 100;
+  reads.reads = 8;
   reads.from = {0, 1};
   agents.push_back(agent(2, reads));
   BatchStatus waits{"shelf of trainer/policy", "rollout", "pull", 6, now_ns - 20 * second};
@@ -41,6 +42,8 @@ TEST(JobStatus, SaysWhoWaitsForWhom) {
   ASSERT_EQ(status.rows.size(), 4U);
   EXPECT_EQ(status.rows[0].side, "rollout");
   EXPECT_EQ(status.rows[0].state, RankState::moves);
+  EXPECT_EQ(status.rows[0].doing, "reads version 8 from 0, 1: 62 %");
+  EXPECT_EQ(status.rows[0].version, 7);  // that it has
   EXPECT_EQ(status.rows[1].state, RankState::blocked);
   EXPECT_EQ(status.rows[1].doing, "pull waits 14 s for rank 4");
   EXPECT_EQ(status.rows[2].doing, "idle");
@@ -59,10 +62,32 @@ TEST(JobStatus, AShortWaitIsNoProblem) {
   EXPECT_TRUE(status.problems.empty());
 }
 
+// proves: O4.1
+TEST(JobStatus, WhoReadsSaysOnlyWhatIsKnownOfIt) {
+  auto agents = job();
+  BatchStatus& batch = agents[2].batches[0];
+  const auto doing = [&] { return status_of(agents, now_ns).rows[0].doing; };
+  batch.bytes_total = 0;  // it has just begun
+  EXPECT_EQ(doing(), "reads version 8 from 0, 1");
+  EXPECT_EQ(status_of(agents, now_ns).rows[0].state, RankState::moves);
+  batch.bytes_total = 100;
+  batch.reads = 0;
+  EXPECT_EQ(doing(), "reads from 0, 1: 62 %");
+  batch.reads = 8;
+  batch.from = {0, 1, 2, 3, 4, 5, 6, 7};
+  EXPECT_EQ(doing(), "reads version 8 from 0, 1, 2, 3, 4, 5 and 2 more: 62 %");
+  batch.reads.reset();
+  batch.bytes_total = 1'200'000'000;
+  batch.bytes_done = 744'000'000;
+  batch.work = "send";
+  EXPECT_EQ(doing(), "send: 62 % of 1.20 GB");
+}
+
 // A step of training may take long.
 TEST(JobStatus, WhoeverWaitsForTheNextVersionIsNotBlocked) {
   auto agents = job();
   agents[2].batches[0].bytes_total = 0;
+  agents[2].batches[0].reads.reset();
   agents[2].batches[0].since = now_ns - 60 * second;
   agents[2].batches[0].waits = "a version above 8";
   agents[3].batches[0].since = now_ns - 60 * second;
@@ -82,6 +107,7 @@ TEST(JobStatus, WhoStandsAtTheEndOfAChainIsToBlame) {
   for (const std::size_t waiter : {2, 3}) {
     agents[waiter].batches[0].since = now_ns - 20 * second;
     agents[waiter].batches[0].awaited = {static_cast<Rank>(waiter) - 1};
+    agents[waiter].batches[0].reads.reset();
     agents[waiter].batches[0].version = 8;
   }
   const auto problems = status_of(agents, now_ns).problems;
@@ -127,6 +153,7 @@ TEST(JobStatus, TheTableIsReadableIn80Columns) {
     }
   }
   EXPECT_NE(table.find("62 %"), std::string::npos) << table;
+  EXPECT_NE(table.find("reads version 8 from 0, 1: 62 %\n"), std::string::npos) << table;
 }
 
 TEST(JobStatus, AnAgentWithoutBatchesIsThere) {
@@ -142,6 +169,8 @@ TEST(JobStatus, JsonHasRowsAndProblems) {
   const std::string json = to_json(status_of(agents, now_ns), "\"namespace\":\"n\",");
   EXPECT_TRUE(json.starts_with(R"({"namespace":"n","rows":[{"rank":2,)")) << json;
   EXPECT_NE(json.find(R"("awaited":[4])"), std::string::npos);
+  EXPECT_NE(json.find(R"("version":7,"reads":8,)"), std::string::npos) << json;
+  EXPECT_NE(json.find(R"("version":6,"reads":null,)"), std::string::npos) << json;
   EXPECT_NE(json.find(R"("problems":[{"text":"rank 4 is gone)"), std::string::npos);
 }
 

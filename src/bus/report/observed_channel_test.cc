@@ -215,6 +215,25 @@ TEST_F(ObservedChannelTest, AReportSaysWhoIsWaitedFor) {
   EXPECT_NE(batch.since, 0);
 }
 
+// proves: O4.1
+TEST_F(ObservedChannelTest, AReportSaysWhatIsReadBesideWhatWasReadLast) {
+  TimePoint at{std::chrono::hours(1)};
+  register_batch("b", "rollout");
+  Outcome done = outcome(7);
+  done.timing.sources = {5};
+  channel_.complete(submit(Pull{"b", "rollout"}), done);
+  const CommandId id = submit(Pull{"b", "rollout"});
+  channel_.progress(id, 62, 100);
+  const AgentStatus reads = tell(at, {"bytes", {}, BeingRead{8, {0, 1}}});
+  EXPECT_EQ(reads.batches.front().version, 7);
+  EXPECT_EQ(reads.batches.front().reads, 8);
+  EXPECT_EQ(reads.batches.front().from, (std::vector<Rank>{0, 1}));
+  EXPECT_EQ(reads.batches.front().bytes_done, 62);
+  const AgentStatus waits = tell(at + std::chrono::seconds(2), {"other ranks", {4}});
+  EXPECT_EQ(waits.batches.front().reads, std::nullopt);
+  EXPECT_EQ(waits.batches.front().from, std::vector<Rank>{5});
+}
+
 TEST_F(ObservedChannelTest, AReportComesWhenSomethingChangedAndNotTooOften) {
   TimePoint at{std::chrono::hours(1)};
   tell(at);

@@ -66,6 +66,10 @@ AgentStatus Reporter::look(const Waits& waits) const {
     Awaited awaited = waits(command.of);
     batch.awaited = std::move(awaited.ranks);
     batch.waits = std::move(awaited.what);
+    batch.reads.reset();
+    if (!awaited.read) continue;
+    batch.reads = awaited.read->version;
+    batch.from = std::move(awaited.read->from);
   }
   AgentStatus status{options_.rank,   host_, ::getpid(), options_.embedded, 0, {}, 0,
                      options_.metrics};

@@ -37,7 +37,7 @@ void leave_out(AgentStatus& status, std::size_t kept) {
 
 }  // namespace
 
-constexpr wire::Title title_of(const AgentStatus*) { return {"status record", 1}; }
+constexpr wire::Title title_of(const AgentStatus*) { return {"status record", 2}; }
 
 template <typename Archive>
 void fields(Archive& a, BatchStatus& batch) {
@@ -52,6 +52,7 @@ void fields(Archive& a, BatchStatus& batch) {
   a.natural("since", batch.since);
   a.natural("bytes_done", batch.bytes_done);
   a.natural("bytes_total", batch.bytes_total);
+  a("reads", batch.reads);
   a.list("from", batch.from, most_named);
   a.list("awaited", batch.awaited, most_named);
   a("waits", batch.waits);

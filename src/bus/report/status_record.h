@@ -27,7 +27,9 @@ struct BatchStatus {
   std::int64_t since = 0;       // what runs, began then, in nanoseconds since 1970; 0: nothing runs
   std::int64_t bytes_done = 0;
   std::int64_t bytes_total = 0;
-  std::vector<Rank> from{};     // whom it read from last
+  // The version that it reads now; 0: of a batch without versions. Nothing: it reads nothing.
+  std::optional<std::int64_t> reads{};
+  std::vector<Rank> from{};     // whom it reads from, or else read from last
   std::vector<Rank> awaited{};  // whom it waits for
   std::string waits{};          // for what; may be cut
   friend bool operator==(const BatchStatus&, const BatchStatus&) = default;

@@ -81,6 +81,11 @@ void Recv::note_sources() {
   sources.erase(std::unique(sources.begin(), sources.end()), sources.end());
 }
 
+std::optional<BeingRead> Recv::being_read() const {
+  if (state_ != RecvState::reading && state_ != RecvState::committing) return std::nullopt;
+  return BeingRead{outcome_.version, outcome_.timing.sources};
+}
+
 void Recv::check_or_commit() {
   outcome_.timing.read = end_phase();
   checked_ = 0;

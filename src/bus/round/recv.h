@@ -8,6 +8,7 @@
 #include <vector>
 
 #include "bus/channel/loan.h"
+#include "bus/round/being_read.h"
 #include "bus/round/context.h"
 #include "bus/round/digest.h"
 #include "bus/round/fold.h"
@@ -55,6 +56,8 @@ class Recv : public std::enable_shared_from_this<Recv> {
   const Outcome& outcome() const noexcept { return outcome_; }
   std::int64_t bytes_done() const noexcept;
   std::int64_t bytes_total() const noexcept { return bytes_total_; }
+  // Nothing before the first byte is asked for and once the outcome is known.
+  std::optional<BeingRead> being_read() const;
   // Lets the sources know how far the recv is, if that is new to them.
   void tell_sources();
   // Memory was taken back and no sender has said why: for a while the sender may turn out to be

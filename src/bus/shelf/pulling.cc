@@ -162,6 +162,7 @@ Awaited Pulling::awaited() const {
   if (awaited.ranks.empty() && started() && !reads()) {
     awaited.ranks = puller_->late(wanted_by(pull));
   }
+  if (reads()) awaited.read = puller_->reading()->being_read();
   return awaited;
 }
 
