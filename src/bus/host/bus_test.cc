@@ -1,13 +1,20 @@
 // The bus as C++ programs see it.
 #include "tensorbus/bus.h"
 
+#include <arpa/inet.h>
 #include <gtest/gtest.h>
+#include <sys/socket.h>
+#include <unistd.h>
 
 #include <cstdint>
 #include <cstring>
+#include <mutex>
+#include <string>
 #include <thread>
 
 #include "base/testing/calls.h"
+#include "os/io/fd.h"
+#include "tensorbus/log.h"
 #include "tensorbus/pool.h"
 
 namespace tensorbus {
@@ -25,6 +32,64 @@ BusOptions options_of(Rank rank, std::shared_ptr<fabric::Pool> pool) {
 
 BusTensor tensor_at(std::byte* memory) {
   return {memory, Dtype::float32, {float_number}, {}, "pair"};
+}
+
+// What is logged while it is there.
+class Heard {
+ public:
+  Heard() {
+    log::set_sink([this](log::Level, std::string_view message) {
+      const std::lock_guard lock(mutex_);
+      text_.append(message).append("\n");
+    });
+  }
+  ~Heard() { log::set_sink({}); }
+  // The text between the two; empty if it is not there.
+  std::string between(const std::string& before, const std::string& after) const {
+    const std::lock_guard lock(mutex_);
+    const std::size_t at = text_.find(before);
+    if (at == std::string::npos) return "";
+    const std::size_t begin = at + before.size();
+    return text_.substr(begin, text_.find(after, begin) - begin);
+  }
+
+ private:
+  mutable std::mutex mutex_;
+  std::string text_;
+};
+
+std::string page_at(std::uint16_t port) {
+  const os::Fd fd(::socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0));
+  sockaddr_in address{};
+  address.sin_family = AF_INET;
+  address.sin_port = htons(port);
+  address.sin_addr.s_addr = htonl(INADDR_LOOPBACK);
+  EXPECT_EQ(::connect(fd.get(), reinterpret_cast<sockaddr*>(&address), sizeof address), 0);
+  constexpr std::string_view request = "GET /metrics HTTP/1.1\r\nHost: localhost\r\n\r\n";
+  EXPECT_EQ(::write(fd.get(), request.data(), request.size()),
+            static_cast<ssize_t>(request.size()));
+  std::string answer;
+  char buffer[4096];
+  for (ssize_t n = 0; (n = ::read(fd.get(), buffer, sizeof buffer)) > 0;) {
+    answer.append(buffer, static_cast<std::size_t>(n));
+  }
+  return answer;
+}
+
+// proves: O2.1
+TEST(BusTest, HasAPageOfMetricsWhereItsOptionsSay) {
+  const Heard heard;
+  BusOptions options = options_of(7, nullptr);
+  options.metrics = "127.0.0.1:0";
+  const Bus bus("memory://bus_metrics_test", options);
+  const std::string port = heard.between("metrics of this process at http://127.0.0.1:", "/");
+  ASSERT_NE(port, "");
+  ASSERT_NE(port, "0");
+  const std::string page = page_at(static_cast<std::uint16_t>(std::stoi(port)));
+  EXPECT_NE(page.find("tensorbus_commands{namespace=\"default\",rank=\"7\"} 0"), std::string::npos)
+      << page;
+  options.metrics = "9400";
+  EXPECT_THROW(Bus("memory://bus_metrics_test", options), Error);
 }
 
 TEST(BusTest, UsesThePoolThatItIsGiven) {
