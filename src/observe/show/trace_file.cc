@@ -21,7 +21,6 @@ namespace tensorbus::observe {
 namespace {
 
 constexpr Duration flush_every = std::chrono::milliseconds(200);
-constexpr std::int64_t largest_file = std::int64_t{256} << 20;
 // Every file is valid JSON after each write: the next one begins where the last event ended.
 constexpr std::string_view closing = "\n]\n";
 
@@ -59,8 +58,8 @@ ProcessMutex open_mutex;
 
 }  // namespace
 
-TraceFile::TraceFile(const std::string& folder)
-    : path_(file_name(folder)), file_(create(folder, path_)) {
+TraceFile::TraceFile(const std::string& folder, std::int64_t largest)
+    : largest_(largest), path_(file_name(folder)), file_(create(folder, path_)) {
   {
     const Lock lock(mutex_);
     pending_ = "[\n" + to_events(origin_here());
@@ -125,7 +124,8 @@ void TraceFile::take(const Recorder& recorder) {
 void TraceFile::append() {
   const std::string lines = std::exchange(pending_, {});
   if (lines.empty() || full_) return;
-  full_ = size_ + static_cast<std::int64_t>(lines.size()) > largest_file ||
+  const auto whole = static_cast<std::int64_t>(lines.size() + closing.size());
+  full_ = size_ + whole > largest_ ||
           !write_at(file_.get(), fmt::format("{}{}", lines, closing), size_);
   if (full_) {
     log::warn("observe: {} is full or cannot be written; later spans are dropped", path_);

@@ -3,6 +3,7 @@
 #pragma once
 
 #include <condition_variable>
+#include <cstdint>
 #include <map>
 #include <memory>
 #include <optional>
@@ -18,8 +19,11 @@ namespace tensorbus::observe {
 
 class TraceFile {
  public:
+  static constexpr std::int64_t usual_size = std::int64_t{256} << 20;
+
   // A new file in the folder, which is made if it is not there. Error(failed) if that cannot be.
-  explicit TraceFile(const std::string& folder);
+  // What would make it larger than that many bytes is dropped, and all that comes later.
+  explicit TraceFile(const std::string& folder, std::int64_t largest = usual_size);
   // Writes what is left.
   ~TraceFile();
   TraceFile(const TraceFile&) = delete;
@@ -33,6 +37,7 @@ class TraceFile {
   void append() REQUIRES(mutex_);
   void run();
 
+  const std::int64_t largest_;
   std::string path_;
   const unsigned made_in_ = os::fork_generation();
   Mutex mutex_;

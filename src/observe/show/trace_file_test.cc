@@ -4,6 +4,7 @@
 
 #include <filesystem>
 #include <fstream>
+#include <nlohmann/json.hpp>
 #include <sstream>
 
 namespace tensorbus::observe {
@@ -41,6 +42,32 @@ TEST_F(TraceFileTest, IsWholeAfterEachFlush) {
     EXPECT_TRUE(text.ends_with("}}\n]\n")) << text;
     EXPECT_NE(text.find(name), std::string::npos) << text;
   }
+}
+
+// proves: O3.1
+TEST_F(TraceFileTest, AFullFileIsWholeAndGrowsNoMore) {
+  constexpr std::int64_t largest = 4096;
+  TraceFile file(folder_, largest);
+  Recorder recorder({});
+  std::uintmax_t size = 0;
+  bool full = false;
+  for (int written = 0; written < 100; ++written) {
+    recorder.finish(named("span " + std::to_string(written)));
+    file.flush();
+    const std::uintmax_t now = std::filesystem::file_size(file.path());
+    EXPECT_LE(now, largest);
+    if (full) {
+      EXPECT_EQ(now, size);
+    }
+    full = now == size;
+    size = now;
+  }
+  EXPECT_TRUE(full);
+  EXPECT_GT(size, largest / 2);
+  const nlohmann::json events = nlohmann::json::parse(content(file.path()));
+  ASSERT_TRUE(events.is_array());
+  EXPECT_NE(content(file.path()).find("span 0"), std::string::npos);
+  EXPECT_EQ(content(file.path()).find("span 99"), std::string::npos);
 }
 
 TEST_F(TraceFileTest, HasTheSpansOfARecorderThatIsGone) {
