@@ -25,8 +25,7 @@ constexpr double usual_lag_seconds = 5;
 
 std::string numbers_text(std::span<const Rank> ranks) {
   constexpr std::size_t most = 6;
-  std::string named =
-      fmt::format("{}", fmt::join(ranks.first(std::min(ranks.size(), most)), ", "));
+  std::string named = fmt::format("{}", fmt::join(ranks.first(std::min(ranks.size(), most)), ", "));
   if (ranks.size() <= most) return named;
   return fmt::format("{} and {} more", named, ranks.size() - most);
 }
@@ -342,9 +341,8 @@ std::vector<std::size_t> widths_of(const Lines& lines, std::size_t longest) {
 bool fits(const Lines& lines, const std::vector<std::size_t>& widths, std::size_t width) {
   std::size_t before = 0;
   for (const std::size_t column : widths) before += column == 0 ? 0 : column + 2;
-  return std::ranges::all_of(lines, [&](const auto& line) {
-    return before + observe::columns_of(line.back()) <= width;
-  });
+  return std::ranges::all_of(
+      lines, [&](const auto& line) { return before + observe::columns_of(line.back()) <= width; });
 }
 
 // Names give way to what the ranks do, as far as that helps and they stay names.
@@ -371,8 +369,9 @@ std::string row_json(const JobRow& row) {
       R"("share":{:.3f},"gbps":{:.3f},"metrics":{}}})",
       row.rank, to_json_string(row.host), row.pid, row.embedded, to_json_string(row.side),
       to_json_string(row.batch), to_json_string(row.what), to_json_string(row.work), row.version,
-      row.reads ? std::to_string(*row.reads) : "null", row.age, to_string(row.state), to_json_string(row.doing), row.waited, ranks_json(row.awaited),
-      ranks_json(row.from), row.share, row.gigabytes_per_second, to_json_string(row.metrics));
+      row.reads ? std::to_string(*row.reads) : "null", row.age, to_string(row.state),
+      to_json_string(row.doing), row.waited, ranks_json(row.awaited), ranks_json(row.from),
+      row.share, row.gigabytes_per_second, to_json_string(row.metrics));
 }
 
 }  // namespace

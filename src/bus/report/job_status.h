@@ -31,10 +31,10 @@ struct JobRow {
   std::string batch;
   std::string what{};  // the batch as its users know it; more of it if two have that name
   std::string work;
-  std::int64_t version = 0;              // that it has
-  std::optional<std::int64_t> reads{};   // the version that it reads now; 0: one without a number
-  std::int64_t world_size = 0;  // ranks of its side; 0: not known
-  double age = 0;               // of the version, in seconds
+  std::int64_t version = 0;             // that it has
+  std::optional<std::int64_t> reads{};  // the version that it reads now; 0: one without a number
+  std::int64_t world_size = 0;          // ranks of its side; 0: not known
+  double age = 0;                       // of the version, in seconds
   RankState state = RankState::idle;
   std::string doing{};  // "pull waits 14 s for rank 3", "reads version 8 from 0, 1: 62 %"
   double share = 0;     // of its bytes that have moved, 0 to 1
