@@ -2,8 +2,10 @@
 #include <tensorbus/endpoint.h>
 #include <tensorbus/log.h>
 #include <tensorbus/pool.h>
+#include <tensorbus/status.h>
 #include <tensorbus/store.h>
 
+#include <exception>
 #include <iostream>
 #include <string>
 
@@ -34,6 +36,18 @@ bool log_arrives(const std::string& journal) {
   return logged.find(journal) != logged.npos;
 }
 
+// The library throws what the program catches, by one C++ runtime: a second one would have counted
+// the throw, and the program's the catch alone.
+std::string message_of_a_bad_url() {
+  try {
+    tensorbus::connect(tensorbus::StoreUrl::parse("nowhere://host"));
+  } catch (const tensorbus::Error& error) {
+    if (std::uncaught_exceptions() != 0) return "by a second runtime";
+    return error.code() == tensorbus::Code::invalid_argument ? error.what() : "another code";
+  }
+  return "nothing was thrown";
+}
+
 }  // namespace
 
 int main(int, char** arguments) {
@@ -44,5 +58,6 @@ int main(int, char** arguments) {
   store->set({&entry, 1}, deadline);
   if (!log_arrives(arguments[0] + std::string(".journal"))) std::cout << "nothing was logged\n";
   if (!pool_is_used()) std::cout << "the pool is not used\n";
+  std::cout << "caught: " << message_of_a_bad_url() << '\n';
   std::cout << store->wait({.key = "greeting"}, deadline).value << '\n';
 }

@@ -14,6 +14,8 @@ import tensorbus
 
 ROOT = Path(__file__).resolve().parents[2]
 FIRST_TRANSFER = Path(__file__).parent / "first_transfer.py"
+# By a program in C++, of what the library throws.
+CAUGHT = 'caught: store URL: unknown scheme "nowhere"'
 
 
 def run(*command: str | Path, timeout: float = 120, env: dict[str, str] | None = None) -> str:
@@ -170,6 +172,7 @@ def check_trial(done: subprocess.CompletedProcess[str], torch: bool) -> None:
     ran, there = int(examples[1]), int(examples[2])
     assert 0 < ran <= there
     assert ran == there or not torch
+    assert CAUGHT in done.stdout
     assert "hello from the store" in done.stdout
 
 
