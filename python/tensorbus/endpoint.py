@@ -11,11 +11,14 @@ import atexit
 import os
 import weakref
 from collections.abc import Generator, Sequence
-from typing import Any, Self
+from typing import TYPE_CHECKING, Any
 
 from tensorbus import _core
 from tensorbus.kvstore import CoreStore, connect
 from tensorbus.pool import uses_torch
+
+if TYPE_CHECKING:
+    from typing_extensions import Self
 
 _open: weakref.WeakSet[Endpoint] = weakref.WeakSet()
 

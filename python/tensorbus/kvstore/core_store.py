@@ -6,13 +6,16 @@ import os
 import socket
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from types import TracebackType
-from typing import Self
+from typing import TYPE_CHECKING
 
 from tensorbus import _core
 from tensorbus.kvstore.base import KVStore, Value
 from tensorbus.kvstore.lease import Lease
 from tensorbus.kvstore.waiting import on_thread
 from tensorbus.kvstore.watch import Watch
+
+if TYPE_CHECKING:
+    from typing_extensions import Self
 
 
 class CoreStore(KVStore):

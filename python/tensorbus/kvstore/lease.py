@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
-from typing import Self
+from typing import TYPE_CHECKING
 
 from tensorbus import _core
+
+if TYPE_CHECKING:
+    from typing_extensions import Self
 
 
 class Lease:

@@ -4,11 +4,14 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncIterator, Iterator
-from typing import Literal, NamedTuple, Self
+from typing import TYPE_CHECKING, Literal, NamedTuple
 
 from tensorbus import _core
 from tensorbus.errors import CancelledError
 from tensorbus.kvstore.waiting import Running
+
+if TYPE_CHECKING:
+    from typing_extensions import Self
 
 
 class StoreEvent(NamedTuple):

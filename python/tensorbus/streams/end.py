@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
-from typing import Self
+from typing import TYPE_CHECKING
 
 from tensorbus.endpoint import Endpoint
 from tensorbus.kvstore import CoreStore
 from tensorbus.streams.board import Board
+
+if TYPE_CHECKING:
+    from typing_extensions import Self
 
 
 class End:

@@ -3,15 +3,22 @@
 from __future__ import annotations
 
 import contextlib
+import logging
+import sys
 import uuid
 from collections.abc import Iterable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
-from typing import Any, Protocol, Self
+from typing import TYPE_CHECKING, Any, Protocol
 
 from tensorbus import pool
 from tensorbus.client import TensorBusClient
 from tensorbus.environment import store_url
+
+if TYPE_CHECKING:
+    from typing_extensions import Self
+
+logger = logging.getLogger("tensorbus")
 
 
 class Client(Protocol):
@@ -173,5 +180,9 @@ def _raise_first(errors: Sequence[BaseException]) -> None:
     if not errors:
         return
     for other in errors[1:]:
-        errors[0].add_note(f"another engine: {type(other).__name__}: {other}")
+        said = f"another engine: {type(other).__name__}: {other}"
+        if sys.version_info >= (3, 11):
+            errors[0].add_note(said)
+        else:
+            logger.error(said)
     raise errors[0]

@@ -9,11 +9,14 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any, ClassVar, Self
+from typing import TYPE_CHECKING, Any, ClassVar
 
 from tensorbus.frameworks import load
 from tensorbus.vllm.sending import Client, EngineSender
 from tensorbus.vllm.source import TensorBusSource
+
+if TYPE_CHECKING:
+    from typing_extensions import Self
 
 _base = load(
     "tensorbus.vllm.trainer",
