@@ -51,7 +51,7 @@ test-aarch64: build ## The C++ tests of base, tensor, plan and copy, and the pac
 test-plugins: build ## The plug-ins inside of the real frameworks, which it installs beside .venv (4 GB)
 	@tools/test_plugins
 
-wheel: build ## A wheel in dist/ that runs anywhere; PYTHONS=python3.12 for later ones; MACHINE=aarch64
+wheel: build ## A wheel in dist/ that runs anywhere; PYTHONS=python3.12 for others; MACHINE=aarch64
 ifeq ($(MACHINE),aarch64)
 	@tools/test_aarch64 dist
 else

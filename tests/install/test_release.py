@@ -57,7 +57,7 @@ def release(folder: Path, tmp_path: Path, **env: str) -> subprocess.CompletedPro
     programs = tmp_path / "bin"
     pack = "mkdir -p dist && echo wheel >dist/tensorbus-cp311.whl"
     put_program(programs / "make", f'{pack} && echo "make $*"')
-    for minor in range(12, 20):
+    for minor in (10, *range(12, 20)):
         if not (programs / f"python3.{minor}").exists():
             put_program(programs / f"python3.{minor}", "exit 1")
     return subprocess.run(
@@ -103,6 +103,14 @@ def test_the_wheel_for_later_pythons_is_made_with_the_one_that_is_named(
     put_program(tmp_path / "bin/python3.12", "echo 3.12")
     assert "PYTHONS=python3.13\n" in release(clone, tmp_path, PYTHONS="python3.13").stdout
     assert "PYTHONS=\n" in release(clone, tmp_path, PYTHONS="").stdout
+
+
+def test_a_wheel_for_python_3_10_is_made_where_it_is(clone: Path, tmp_path: Path):
+    earlier, later = tmp_path / "bin/python3.10", tmp_path / "bin/python3.14"
+    put_program(earlier, "echo 3.10")
+    assert f"PYTHONS={earlier}\n" in release(clone, tmp_path).stdout
+    put_program(later, "echo 3.14")
+    assert f"PYTHONS={later} {earlier}\n" in release(clone, tmp_path).stdout
 
 
 def test_the_wheel_for_aarch64_is_made_unless_no_other_machine_is_wanted(

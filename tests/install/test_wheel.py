@@ -14,6 +14,7 @@ import tensorbus
 
 ROOT = Path(__file__).resolve().parents[2]
 FIRST_TRANSFER = Path(__file__).parent / "first_transfer.py"
+REDISTRIBUTE = Path(__file__).parent / "redistribute_once.py"
 # By a program in C++, of what the library throws.
 CAUGHT = 'caught: store URL: unknown scheme "nowhere"'
 
@@ -116,33 +117,58 @@ def test_the_package_says_where_cpp_finds_it(environment: Path):
         tensorbus.cmake_dir()
 
 
-def later_pythons() -> list[Path]:
-    """From 3.12 on, with their headers."""
-    return [Path(line) for line in run(ROOT / "tools/pythons").splitlines()]
+def pythons(*minor: str) -> list[Path]:
+    """From 3.12 on, or of that minor version, with their headers."""
+    return [Path(line) for line in run(ROOT / "tools/pythons", *minor).splitlines()]
+
+
+def wheel_for(python: Path, folder: Path) -> Path:
+    run(ROOT / "tools/build_for", python, folder, timeout=3000)
+    (wheel,) = folder.iterdir()
+    run(sys.executable, ROOT / "tools/check_wheel.py", wheel)
+    return wheel
+
+
+def serves(python: Path, wheel: Path, folder: Path) -> None:
+    """A wheel, in an environment of an interpreter: between processes and within one."""
+    inside = environment_with(wheel, python, folder) / "bin/python"
+    pip = [sys.executable, "-m", "pip", "--python", inside]
+    run(*pip, "install", "-q", "--only-binary", ":all:", "numpy>=2.1", timeout=300)
+    for script in (FIRST_TRANSFER, REDISTRIBUTE):
+        assert "every element is right" in run(inside, script)
+
+
+@pytest.fixture(scope="module")
+def earlier_wheel(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """For Python 3.10."""
+    found = pythons("10")
+    if not found:
+        pytest.skip("no Python 3.10 with its headers is here")
+    return wheel_for(found[0], tmp_path_factory.mktemp("earlier"))
+
+
+@pytest.mark.long
+@pytest.mark.timeout(3600)
+def test_a_wheel_of_its_own_serves_python_3_10(earlier_wheel: Path, tmp_path: Path):
+    assert "-cp310-cp310-manylinux" in earlier_wheel.name
+    serves(pythons("10")[0], earlier_wheel, tmp_path / "environment")
 
 
 @pytest.fixture(scope="module")
 def later_wheel(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """For Python 3.12 and later, made with the first of them that is here."""
-    pythons = later_pythons()
-    if not pythons:
+    found = pythons()
+    if not found:
         pytest.skip("no Python from 3.12 on with its headers is here")
-    folder = tmp_path_factory.mktemp("later")
-    run(ROOT / "tools/build_for", pythons[0], folder, timeout=3000)
-    (wheel,) = folder.iterdir()
-    return wheel
+    return wheel_for(found[0], tmp_path_factory.mktemp("later"))
 
 
 @pytest.mark.long
 @pytest.mark.timeout(3600)
 def test_one_wheel_serves_all_later_pythons(later_wheel: Path, tmp_path: Path):
     assert "-cp312-abi3-manylinux" in later_wheel.name
-    run(sys.executable, ROOT / "tools/check_wheel.py", later_wheel)
-    for number, python in enumerate(later_pythons()):
-        environment = environment_with(later_wheel, python, tmp_path / f"environment{number}")
-        pip = [sys.executable, "-m", "pip", "--python", environment / "bin/python"]
-        run(*pip, "install", "-q", "--only-binary", ":all:", "numpy>=2.1", timeout=300)
-        assert "is right" in run(environment / "bin/python", FIRST_TRANSFER)
+    for number, python in enumerate(pythons()):
+        serves(python, later_wheel, tmp_path / f"environment{number}")
 
 
 def download(folder: Path, minor: int, *names: str) -> Path:
@@ -183,8 +209,9 @@ def test_a_fresh_root_needs_nothing_else(
     suite: str, request: pytest.FixtureRequest, tmp_path: Path
 ):
     """`tools/try_wheel`: without a compiler or a network, then find_package with a compiler."""
-    minor = {"bookworm": 11, "trixie": 13, "jammy": 11}[suite]
-    wheel = request.getfixturevalue("wheel" if minor == 11 else "later_wheel")
+    minor = {"bookworm": 11, "trixie": 13, "jammy": 10}[suite]
+    fixture = {10: "earlier_wheel", 11: "wheel", 13: "later_wheel"}[minor]
+    wheel = request.getfixturevalue(fixture)
     packages = download(tmp_path / "packages", minor, "numpy>=2.1", "libucx-cu12")
     run(ROOT / "tools/setup", "--roots", timeout=600)
     torch = torch_of(minor)
