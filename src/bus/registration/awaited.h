@@ -5,7 +5,7 @@
 #include <string>
 #include <vector>
 
-#include "bus/round/being_read.h"
+#include "bus/channel/being_read.h"
 #include "tensorbus/layout.h"
 
 namespace tensorbus::bus {

@@ -7,8 +7,8 @@
 #include <string>
 #include <vector>
 
+#include "bus/channel/being_read.h"
 #include "bus/channel/loan.h"
-#include "bus/round/being_read.h"
 #include "bus/round/context.h"
 #include "bus/round/digest.h"
 #include "bus/round/fold.h"
