@@ -57,6 +57,7 @@ int summarise_traces(const TraceOptions& options) {
   const std::vector<Timeline> timelines = read_timelines(options.folder);
   std::map<std::pair<std::string, std::string>, Figures> phases;  // work, phase
   std::map<std::int64_t, Figures> readers;
+  std::map<std::int64_t, Figures> pullers;  // how long they wait
   std::map<std::int64_t, std::size_t> last_sources;
   for (const Timeline& timeline : timelines) {
     for (const TraceEvent& event : timeline.events) {
@@ -67,6 +68,9 @@ int summarise_traces(const TraceOptions& options) {
       phases[{args.value(phase.empty() ? "work" : "of", ""), phase}].milliseconds.push_back(took);
       if (phase == "read") {
         readers[event.value("tid", std::int64_t{-1})].milliseconds.push_back(took);
+      }
+      if (phase == "wait" && args.value("of", "") == "pull") {
+        pullers[event.value("tid", std::int64_t{-1})].milliseconds.push_back(took);
       }
       if (!phase.empty()) continue;
       if (const auto source = args.value("slowest", std::int64_t{-1}); source >= 0) {
@@ -81,8 +85,15 @@ int summarise_traces(const TraceOptions& options) {
                              name.second.empty() ? "all" : name.second, figures.milliseconds.size(),
                              figures.quantile(0.5), figures.quantile(0.99));
   }
-  const auto slowest =
-      std::ranges::max_element(readers, {}, [](auto& entry) { return entry.second.quantile(0.5); });
+  const auto median = [](auto& entry) { return entry.second.quantile(0.5); };
+  if (pullers.size() > 1) {
+    const auto [least, most] = std::ranges::minmax_element(pullers, {}, median);
+    std::cout << fmt::format(
+        "shortest wait in a pull: rank {}, for {:.3f} ms; longest: rank {}, for {:.3f} ms "
+        "(medians)\n",
+        least->first, median(*least), most->first, median(*most));
+  }
+  const auto slowest = std::ranges::max_element(readers, {}, median);
   if (slowest != readers.end()) {
     std::cout << fmt::format("slowest reader: rank {}, which reads for {:.3f} ms (median)\n",
                              slowest->first, slowest->second.quantile(0.5));

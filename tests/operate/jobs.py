@@ -13,7 +13,8 @@ from typing import Any
 from processes import PROGRAM, Process, ServerProcess, Start
 
 # Its arguments: store, side, other side, ranks of the side, rank, elements, a folder. A file
-# "pause.RANK" in the folder keeps the rank from its next call; "period" has seconds between two.
+# "pause.RANK" in the folder keeps the rank from its next call; "period" has seconds between two
+# publishes, "late.RANK" those that this rank takes for itself before each pull.
 WORKER = """
 import pathlib, sys, time
 import numpy as np
@@ -26,6 +27,8 @@ sends = side == "trainer"
 link = client.link(side, None if sends else other, int(world))
 names = [f"w{rank}"] if sends else ["w0", "w1"]
 state = {name: np.zeros(elements, np.float32) for name in names}
+late = folder / f"late.{rank}"
+late = float(late.read_text()) if late.exists() else 0
 last = None
 print("ready", flush=True)
 while True:
@@ -38,6 +41,7 @@ while True:
             last = link.publish("policy", state, timeout=120)
             time.sleep(float((folder / "period").read_text()))
         else:
+            time.sleep(late)
             last = link.pull("policy", state, newer_than=last, timeout=120)
             assert len({tensor[at] for tensor in state.values() for at in (0, -1)}) == 1
     except (tensorbus.PeerLostError, tensorbus.WithdrawnError, TimeoutError) as error:
@@ -87,6 +91,7 @@ class Job:
         elements: int = 10_000,
         period: float = 0.1,
         env: dict[str, str] | None = None,
+        late: dict[int, float] | None = None,
     ) -> None:
         self._start = start_python
         self.server = server
@@ -95,6 +100,8 @@ class Job:
         self.elements = elements
         self.env = {"TENSORBUS_STATUS_PERIOD": "0.2"} | (env or {})
         (folder / "period").write_text(str(period))
+        for rank, seconds in (late or {}).items():
+            (folder / f"late.{rank}").write_text(str(seconds))
         self.ranks: dict[int, Process] = {}
         for rank in range(2 + engines):
             self.start(rank)

@@ -159,19 +159,22 @@ def test_a_summary_has_the_middle_and_the_tail_of_each_phase_and_who_is_slow(tmp
             read = 1 + step if rank < 4 else 76
             events.append(moved("pull", rank, step + 1, [0, 1], slowest=step % 3 // 2))
             events.append(phase("pull", "read", rank, step + 0.2, read))
-            events.append(phase("pull", "wait", rank, step + 0.1, 2))
+            events.append(phase("pull", "wait", rank, step + 0.1, {2: 2, 3: 3, 4: 1}[rank]))
         forge(tmp_path, f"m{rank}", events[::-1])  # in no order
     forge(tmp_path, "m0", [phase("publish", "stage", 0, 1, 500)])
     lines = run("summary", tmp_path).splitlines()
-    figures = {tuple(line.split()[:2]): line.split()[2:] for line in lines[1:-2]}
+    figures = {tuple(line.split()[:2]): line.split()[2:] for line in lines[1:-3]}
     assert lines[0].split() == ["work", "phase", "count", "p50", "ms", "p99", "ms"]
     # Half of 303 numbers are at most 76, and all but two of them at most 100.
     assert figures == {
         ("publish", "stage"): ["1", "500.000", "500.000"],
         ("pull", "all"): ["303", "1.000", "1.000"],
         ("pull", "read"): ["303", "76.000", "100.000"],
-        ("pull", "wait"): ["303", "2.000", "2.000"],
+        ("pull", "wait"): ["303", "2.000", "3.000"],
     }
+    assert lines[-3] == (
+        "shortest wait in a pull: rank 4, for 1.000 ms; longest: rank 3, for 3.000 ms (medians)"
+    )
     assert lines[-2] == "slowest reader: rank 4, which reads for 76.000 ms (median)"
     # Ranks 2, 3 and 4 have each had the bytes of rank 0 last in two steps of three.
     assert lines[-1] == "slowest source: rank 0, whose bytes came last 204 times"
