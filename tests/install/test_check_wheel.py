@@ -203,4 +203,8 @@ def test_what_does_not_belong_in_it_is_named(check, good, tmp_path):
 
 def test_no_folder_of_this_machine_is_named(check, good, tmp_path):
     files = good | {"tensorbus/where.txt": f"built in {ROOT}/build".encode()}
-    assert faults(check, tmp_path, files) == [f"tensorbus/where.txt: it names {ROOT}/"]
+    # A clone may lie in the home folder, which is looked for as well.
+    named = {f"tensorbus/where.txt: it names {ROOT}/"}
+    inside = {f"tensorbus/where.txt: it names {folder}/" for folder in ROOT.parents}
+    found = faults(check, tmp_path, files)
+    assert named <= set(found) <= named | inside
