@@ -23,7 +23,6 @@ from tensorbus.environment import store_url
 from tensorbus.errors import CancelledError, PeerLostError, WithdrawnError
 from tensorbus.frameworks import check_interface, load
 from tensorbus.kvstore import connect
-from tensorbus.layout import mesh_of
 
 _base = load("tensorbus.torchft", "torchft.checkpointing.transport", "torchft", "torchft")
 check_interface(
@@ -149,12 +148,11 @@ def _key(key: Any, where: str) -> str | int:
 
 def _encoded_spec(tensor: Any) -> dict[str, Any]:
     mesh = tensor.device_mesh
-    shape, ranks = mesh_of(mesh)
     names = mesh.mesh_dim_names
     return {
         "device": mesh.device_type,
-        "mesh": list(shape),
-        "ranks": list(ranks or []),
+        "mesh": list(mesh.mesh.shape),  # of no dimension for a mesh that is one rank
+        "ranks": mesh.mesh.reshape(-1).tolist(),
         "names": None if names is None else list(names),
         "placements": [_encoded_placement(each) for each in tensor.placements],
         "shape": list(tensor.shape),

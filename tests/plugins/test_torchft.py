@@ -4,7 +4,10 @@ from datetime import timedelta
 
 import pytest
 import torch
+import torch.distributed as dist
 from tensorbus.errors import PeerLostError
+from torch.distributed.device_mesh import DeviceMesh
+from torch.distributed.tensor import DTensor, Replicate, Shard, distribute_tensor
 
 SOON = timedelta(seconds=20)
 
@@ -48,6 +51,36 @@ def test_replicas_that_are_behind_get_the_checkpoint(replicas):
             assert same(got, state() | {"step": step})
             got["model"]["weight"].zero_()  # its own
         healthy.disallow_checkpoint()
+
+
+@pytest.fixture
+def one_rank():
+    dist.init_process_group("gloo", rank=0, world_size=1, store=dist.HashStore())
+    yield
+    dist.destroy_process_group()
+
+
+@pytest.mark.proves("G3.3")
+@pytest.mark.parametrize(
+    ("mesh", "names", "placements"),
+    [
+        ([0], None, [Shard(0)]),
+        ([[0]], ("replicas", "shards"), [Replicate(), Shard(1)]),
+        (0, None, []),  # a rank in place of a mesh, of which torchft's own test makes one
+    ],
+)
+@pytest.mark.usefixtures("one_rank")
+def test_a_dtensor_comes_with_all_that_it_says_of_itself(replicas, mesh, names, placements):
+    healthy, behind, _ = replicas
+    whole = torch.arange(12.0).reshape(3, 4).t()
+    sent = distribute_tensor(whole, DeviceMesh("cpu", mesh, mesh_dim_names=names), placements)
+    healthy.send_checkpoint([1], 1, {"weight": sent}, SOON)
+    got = behind.recv_checkpoint(0, healthy.metadata(), 1, SOON)["weight"]
+    assert isinstance(got, DTensor)
+    assert got._spec == sent._spec
+    assert torch.equal(got.to_local(), sent.to_local())
+    got.to_local().zero_()  # its own
+    assert sent.to_local().count_nonzero() == 11
 
 
 @pytest.mark.proves("G3.3")
