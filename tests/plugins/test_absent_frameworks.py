@@ -40,6 +40,13 @@ def test_a_framework_that_is_absent_is_named(plugin, framework, message):
             "del b.CheckpointEngine.receive_weight_batches",
             "nemo_rl 0.7.0 has another CheckpointEngine: receive_weight_batches(missing)",
         ),
+        (
+            "torchft",
+            "import torchft.checkpointing.transport as b\n"
+            "b.CheckpointTransport.metadata = lambda self, step: None",
+            "made for the torchft of October 2026; torchft 2026.10.26 has another "
+            "CheckpointTransport: metadata(step)",
+        ),
     ],
 )
 def test_a_framework_of_another_version_is_named(plugin, change, message):

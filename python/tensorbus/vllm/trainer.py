@@ -18,12 +18,11 @@ from tensorbus.vllm.source import TensorBusSource
 if TYPE_CHECKING:
     from typing_extensions import Self
 
-_base = load(
-    "tensorbus.vllm.trainer",
-    "vllm.distributed.weight_transfer.base",
-    "vLLM 0.28 to 0.32",
-    "vllm",
-)
+_base, _factory = (
+    load("tensorbus.vllm.trainer", f"vllm.distributed.weight_transfer.{module}",
+         "vLLM 0.28 to 0.32", "vllm")
+    for module in ("base", "factory")
+)  # fmt: skip
 
 
 @dataclass
@@ -92,3 +91,9 @@ class TensorBusTrainerEngine(_base.TrainerWeightTransferEngine):  # type: ignore
 
     def shutdown(self) -> None:
         self._sender.close()
+
+
+# vLLM calls entry points where engines are, and a trainer is no engine.
+_trainers = _factory.WeightTransferTrainerFactory
+if "tensorbus" not in _trainers._registry:
+    _trainers.register_engine("tensorbus", __name__, TensorBusTrainerEngine.__name__)
