@@ -42,7 +42,7 @@ class Model(torch.nn.Module):
         parameters = dict(self.named_parameters())
         self.events.append("load")
         for name, tensor in items:
-            if self.broken:
+            if self.broken and "3" in name:
                 raise ZeroDivisionError("in the middle")
             parameters[name].data.copy_(tensor)
         return parameters.keys()
@@ -151,7 +151,6 @@ class Trainers:
     def __init__(self, load_plugin, engine: Engine, url: str, make_sources, **info):
         plugin = load_plugin("tensorbus.vllm.trainer")
         factory = load_plugin("vllm.distributed.weight_transfer.factory")
-        load_plugin("tensorbus.vllm").register()
         self.make_sources = make_sources
         self.ranks = [
             factory.WeightTransferTrainerFactory.trainer_init(
@@ -267,12 +266,18 @@ def test_after_a_direct_pull_that_failed_the_model_refuses_until_one_succeeds(
 
 @pytest.mark.proves("G1.3")
 def test_a_load_that_fails_makes_the_model_refuse_until_one_succeeds(load_plugin, engine, url):
+    served = dict(engine.models[1].named_parameters())
     with Trainers(load_plugin, engine, url, [Source]) as trainers:
         engine.models[1].broken = True
         with pytest.raises(ZeroDivisionError):
             trainers.send(1)
         with pytest.raises(RuntimeError, match="its weights are undefined"):
             engine.models[1]()
+        layerwise = load_plugin("vllm.model_executor.model_loader.reload.layerwise")
+        infos = [layerwise.get_layerwise_info(each) for each in engine.models[1].modules()]
+        assert not any(each.can_load() for each in infos), "vLLM would go on with the half"
+        now = dict(engine.models[1].named_parameters())
+        assert all(now[name] is each for name, each in served.items()), "what the kernels read"
         engine.models[1].broken = False
         assert trainers.send(2) == [2]
         assert engine.serves(2)
@@ -345,17 +350,38 @@ def test_what_direct_does_not_go_with_is_refused_by_name(engine, url):
     assert engine.workers[0].supports_draft_weight_update is False
     told = {"store": url, "mode": "direct", "names": ["layers.0.weight"],
             "dtype_names": ["float32"], "shapes": [[30, 20]]}  # fmt: skip
-    engine.models[0].layers[0].quant_method = SimpleNamespace()
+    engine.models[-1].layers[0].quant_method = SimpleNamespace()
     with pytest.raises(ValueError, match=r"layers\.0\.weight: Layer is processed by Simple"):
         engine.init_weight_transfer_engine(told)
-    del engine.models[0].layers[0].quant_method
+    del engine.models[-1].layers[0].quant_method
     packed = torch.zeros(3)
-    engine.models[0].layers[0].cpu_linear = lambda x: x + packed
+    engine.models[-1].layers[0].cpu_linear = lambda x: x + packed
     with pytest.raises(ValueError, match="Layer computes with a packed copy"):
         engine.init_weight_transfer_engine(told)
-    engine.workers[0].parallel_config.enable_eplb = True
+    engine.workers[-1].parallel_config.enable_eplb = True
     with pytest.raises(ValueError, match="EPLB"):
         engine.init_weight_transfer_engine(told)
+
+
+@pytest.mark.proves("G1.5")
+def test_of_a_refusal_the_last_worker_tells_alone(engine, url):
+    told = {"store": url, "mode": "direct", "names": ["layers.0.weight"],
+            "dtype_names": ["float32"], "shapes": [[30, 20]], "join": "one"}  # fmt: skip
+    engine.models[0].layers[0].quant_method = SimpleNamespace()
+    with ThreadPoolExecutor(2) as threads:
+        joins = [
+            threads.submit(each.init_transfer_engine, each.parse_init_info(told))
+            for each in engine.workers
+        ]
+    first, last = engine.workers
+    assert joins[0].exception() is None, "vLLM takes one answer that failed, the last"
+    with pytest.raises(RuntimeError, match=r"worker 0: ValueError: 1 of 1 .*layers\.0\.weight"):
+        joins[1].result()
+    first.update_weights({})
+    with pytest.raises(RuntimeError, match="comes before updates"):
+        last.update_weights({})
+    assert first.parse_init_info({"stroe": url}) is None
+    first.init_transfer_engine(None)
 
 
 @pytest.mark.proves("G1.3")

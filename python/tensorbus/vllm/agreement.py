@@ -1,4 +1,4 @@
-"""Workers of an engine tell each other how a pull went.
+"""Workers of an engine tell each other how a pull went, or what comes before all pulls.
 
 An engine serves one version: no worker may load what another has not got. And vLLM takes no more
 answers to a call than up to the first that failed; those of later workers it takes for answers to
@@ -19,7 +19,6 @@ class Agreement:
         self, url: str, namespace: str | None, name: str, rank: int, world_size: int
     ) -> None:
         self._name, self._rank, self._world_size = name, rank, world_size
-        self.tells = rank == world_size - 1
         self._number = 0
         self._store = None
         if world_size > 1:

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, TypeVar
 
 from tensorbus import pool
 from tensorbus.client import TensorBusClient
@@ -49,6 +49,7 @@ class TensorBusUpdateInfo(_base.WeightTransferUpdateInfo):  # type: ignore[misc,
     version: int | None = None
 
 
+_T = TypeVar("_T")
 _PATIENCE = 30.0
 _nothing = contextlib.nullcontext
 
@@ -72,18 +73,29 @@ class TensorBusEngine(_base.WeightTransferEngine):  # type: ignore[misc, name-de
     _timeout = 60.0
     _refusal: Any = None
 
-    def init_transfer_engine(self, init_info: TensorBusInitInfo) -> None:
-        self.shutdown()
-        self._check(init_info)
-        self._timeout = init_info.timeout
-        self._client = TensorBusClient.embedded(
-            init_info.store, namespace=init_info.namespace, bind=init_info.bind
-        )
+    def parse_init_info(self, init_dict: dict[str, Any]) -> TensorBusInitInfo | None:
+        """None at a worker that does not tell what was refused."""
         try:
-            self._intake = self._make_intake(init_info, self._client)
-        except BaseException:
-            self.shutdown()
-            raise
+            info: TensorBusInitInfo = super().parse_init_info(init_dict)
+        except ValueError:
+            if self._tells:
+                raise
+            return None
+        return info
+
+    def init_transfer_engine(self, init_info: TensorBusInitInfo | None) -> None:
+        """At all workers or at none."""
+        self.shutdown()
+        if init_info is None:
+            return
+        self._timeout = init_info.timeout
+        try:
+            self._agreement = self._make_agreement(init_info)
+            self._agreed(self._agreement, lambda: self._open(init_info), "nothing was set up")
+        except Exception:
+            self._close_client()  # not the agreement: others may not have heard of this yet
+            if self._tells:
+                raise
 
     def start_weight_update(self) -> None:
         """The model is not touched before everything is there."""
@@ -96,6 +108,8 @@ class TensorBusEngine(_base.WeightTransferEngine):  # type: ignore[misc, name-de
 
     def receive_weights(self, update_info: TensorBusUpdateInfo) -> None:
         if self._intake is None or self._agreement is None:
+            if not self._tells:
+                return
             raise RuntimeError("tensorbus: init_weight_transfer_engine comes before updates")
         if self._reload is not None:
             raise RuntimeError("tensorbus: an update comes in one piece, and this one has come")
@@ -103,7 +117,7 @@ class TensorBusEngine(_base.WeightTransferEngine):  # type: ignore[misc, name-de
             with self._undefined_if_it_fails() if self._intake.in_place else _nothing():
                 tensors = self._pull(self._intake, self._agreement, update_info.version)
         except Exception:
-            if self._agreement.tells:
+            if self._tells:
                 raise
             return
         with self._undefined_if_it_fails():
@@ -114,11 +128,15 @@ class TensorBusEngine(_base.WeightTransferEngine):  # type: ignore[misc, name-de
     def _pull(
         self, intake: Intake, agreement: Agreement, version: int | None
     ) -> dict[str, Any]:  # fmt: skip
-        """At all workers or at none."""
-        tensors: dict[str, Any] = {}
+        return self._agreed(
+            agreement, lambda: intake.pull(version, self._timeout), "nothing was loaded"
+        )
+
+    def _agreed(self, agreement: Agreement, work: Callable[[], _T], nothing: str) -> _T:
+        """What ``work`` returns, if it succeeds at all workers."""
         failure: Exception | None = None
         try:
-            tensors = intake.pull(version, self._timeout)
+            done = work()
         except Exception as error:
             failure = error
         own = "" if failure is None else f"{type(failure).__name__}: {failure}"
@@ -127,8 +145,8 @@ class TensorBusEngine(_base.WeightTransferEngine):  # type: ignore[misc, name-de
         if failure is not None:
             raise failure
         if failures:
-            raise RuntimeError(f"tensorbus: nothing was loaded, since {'; '.join(failures)}")
-        return tensors
+            raise RuntimeError(f"tensorbus: {nothing}, since {'; '.join(failures)}")
+        return done
 
     def finish_weight_update(self) -> None:
         reload, self._reload = self._reload, None
@@ -137,12 +155,27 @@ class TensorBusEngine(_base.WeightTransferEngine):  # type: ignore[misc, name-de
                 reload.finish()
 
     def shutdown(self) -> None:
-        client, self._client, self._intake = self._client, None, None
         agreement, self._agreement = self._agreement, None
         if agreement is not None:
             agreement.close()
+        self._close_client()
+
+    def _close_client(self) -> None:
+        client, self._client, self._intake = self._client, None, None
         if client is not None:
             client.close()
+
+    @property
+    def _tells(self) -> bool:
+        """Whether this worker raises what went wrong, at whichever: see agreement.py."""
+        return bool(self.parallel_config.rank == self.parallel_config.world_size - 1)
+
+    def _open(self, info: TensorBusInitInfo) -> None:
+        self._check(info)
+        self._client = TensorBusClient.embedded(
+            info.store, namespace=info.namespace, bind=info.bind
+        )
+        self._intake = self._make_intake(info, self._client)
 
     def _check(self, info: TensorBusInitInfo) -> None:
         if info.mode not in MODES:
@@ -155,15 +188,21 @@ class TensorBusEngine(_base.WeightTransferEngine):  # type: ignore[misc, name-de
         if info.mode != "staged" and not info.names:
             raise ValueError(f"tensorbus: mode {info.mode} needs names, dtype_names and shapes")
 
-    def _make_intake(self, info: TensorBusInitInfo, client: TensorBusClient) -> Intake:
+    def _own_name(self, info: TensorBusInitInfo) -> str:
+        """Each replica of an engine updates for itself; `instance_id` tells engines apart that were
+        told the same, and `join` what a worker was before it was told again."""
+        replica = self.parallel_config.data_parallel_index
+        return f"{info.side}-{self.vllm_config.instance_id}-{replica}-{info.join}"
+
+    def _make_agreement(self, info: TensorBusInitInfo) -> Agreement:
         parallel = self.parallel_config
-        # Each replica of an engine updates for itself; `instance_id` tells engines apart that were
-        # told the same, and `join` what a worker was before it was told again.
-        replica = f"{info.side}-{self.vllm_config.instance_id}-{parallel.data_parallel_index}"
-        own = f"{replica}-{info.join}"
-        link = client.link(own, info.sender, parallel.world_size, verify=info.verify)
-        self._agreement = Agreement(
-            info.store, info.namespace, own, parallel.rank, parallel.world_size
+        return Agreement(
+            info.store, info.namespace, self._own_name(info), parallel.rank, parallel.world_size
+        )
+
+    def _make_intake(self, info: TensorBusInitInfo, client: TensorBusClient) -> Intake:
+        link = client.link(
+            self._own_name(info), info.sender, self.parallel_config.world_size, verify=info.verify
         )
         described = {
             name: (tuple(shape), pool.dtype_of(dtype))
