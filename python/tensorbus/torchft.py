@@ -172,14 +172,14 @@ def _decoded_dtensor(spec: dict[str, Any], local: Any) -> Any:
     import torch
     from torch.distributed.device_mesh import DeviceMesh
     from torch.distributed.tensor import DTensor, Replicate, Shard
+    from torch.distributed.tensor._dtensor_spec import DTensorSpec, TensorMeta
 
     ranks = torch.tensor(spec["ranks"], dtype=torch.int).reshape(spec["mesh"])
     names = None if spec["names"] is None else tuple(spec["names"])
     mesh = DeviceMesh(spec["device"], ranks, mesh_dim_names=names, _init_backend=False)
-    placements = [
+    placements = tuple(
         Shard(each[1]) if each[0] == "shard" else Replicate() for each in spec["placements"]
-    ]
-    return DTensor.from_local(
-        local, mesh, placements, run_check=False, shape=torch.Size(spec["shape"]),
-        stride=tuple(spec["stride"]),
-    )  # fmt: skip
+    )
+    meta = TensorMeta(torch.Size(spec["shape"]), tuple(spec["stride"]), local.dtype)
+    # Not from_local: it leaves out what a rank has that is not part of the mesh.
+    return DTensor(local, DTensorSpec(mesh, placements, meta), requires_grad=False)  # type: ignore[no-untyped-call]

@@ -1,7 +1,7 @@
 """Plug-ins inside of the real frameworks: `make test-plugins` installs them beside .venv.
 
-Where vLLM is not installed nothing of this is looked at; `tests/plugins` has the same
-plug-ins against stand-ins.
+Each in an environment of its own, where the tests of the others are not looked at: a file has
+its framework's name. `tests/plugins` has the same plug-ins against stand-ins.
 """
 
 import tempfile
@@ -11,7 +11,9 @@ from pathlib import Path
 
 import pytest
 
-collect_ignore_glob = ["test_*.py"] if find_spec("vllm") is None else []
+FRAMEWORKS = ("vllm", "torchft", "verl")
+
+collect_ignore_glob = [f"test_{name}_*.py" for name in FRAMEWORKS if find_spec(name) is None]
 
 
 @pytest.fixture(scope="session", autouse=True)

@@ -66,7 +66,8 @@ def one_rank():
     [
         ([0], None, [Shard(0)]),
         ([[0]], ("replicas", "shards"), [Replicate(), Shard(1)]),
-        (0, None, []),  # a rank in place of a mesh, of which torchft's own test makes one
+        (0, None, []),  # a rank in place of a mesh
+        (1, None, []),  # another rank, as in torchft's own test
     ],
 )
 @pytest.mark.usefixtures("one_rank")
