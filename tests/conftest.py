@@ -22,6 +22,9 @@ SHARED_MEMORY = Path("/dev/shm")
 def pytest_addoption(parser: pytest.Parser) -> None:
     parser.addoption("--long", action="store_true", help="run the tests marked long as well")
     parser.addoption(
+        "--real", action="store_true", help="plug-ins in the frameworks, not in their stand-ins"
+    )
+    parser.addoption(
         "--pictures", action="store_true", help="renew the pictures of the page in docs"
     )
 

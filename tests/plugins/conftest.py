@@ -19,8 +19,14 @@ def url(store_server: StoreServer, unique: str) -> str:
 
 
 @pytest.fixture
-def load_plugin(monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable[[str], ModuleType]]:
-    """Imports a plug-in anew, with the stand-ins in place of what may be installed here."""
+def load_plugin(
+    request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch
+) -> Iterator[Callable[[str], ModuleType]]:
+    """Imports a plug-in anew, with the stand-ins in place of what may be installed here; with
+    ``--real`` it is imported with what is installed."""
+    if request.config.getoption("--real"):
+        yield importlib.import_module
+        return
 
     def forget() -> None:
         for name in list(sys.modules):
