@@ -1,6 +1,7 @@
 """vLLM engines: one in this process behind the routes of a server, and a server itself."""
 
 import contextlib
+import hashlib
 import http.server
 import json
 import multiprocessing
@@ -42,6 +43,7 @@ class Engine:
             tensor_parallel_size=ranks, seed=0, weight_transfer_config={"backend": "tensorbus"},
             **LIMITS, **options,
         )  # fmt: skip
+        self.paused = False
         self._lock = threading.Lock()
         self._server = http.server.ThreadingHTTPServer(("127.0.0.1", 0), self._handler())
         self._thread = threading.Thread(target=self._server.serve_forever)
@@ -64,8 +66,13 @@ class Engine:
         found = self.llm.collective_rpc("compute_weight_checksums")
         return {name: digest for worker in found for name, digest in worker.items()}
 
+    def packs(self) -> bool:
+        """Whether layers have thrown their weights away, and compute with packed copies of them, as
+        those of vLLM do on a CPU for which it has such kernels (AVX-512)."""
+        return hashlib.sha256().hexdigest() in self.checksums().values()
+
     def forget(self) -> None:
-        """Zeros in place of all weights."""
+        """Zeros in place of all weights; of packed copies nothing is known."""
         self.llm.collective_rpc("reset_weights")
 
     def version(self) -> str:
@@ -88,7 +95,8 @@ class Engine:
             self.llm.finish_weight_update(said.get("weight_version"))
         elif route == "start_weight_update":
             self.llm.start_weight_update()
-        # A pause is for requests on their way, and there are none.
+        elif route in ("pause", "resume"):  # for requests on their way, of which there are none
+            self.paused = route == "pause"
 
     def _handler(self) -> type[http.server.BaseHTTPRequestHandler]:
         engine = self

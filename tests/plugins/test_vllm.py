@@ -3,6 +3,7 @@
 import http.server
 import json
 import logging
+import re
 import subprocess
 import sys
 import threading
@@ -394,6 +395,40 @@ def test_auto_fills_in_place_what_it_can_and_says_what_not(load_plugin, engine, 
     assert engine.serves(4)
     assert engine.models[0].events == ["load", "reload", "load", "finalize config"]
     assert "since Layer is processed by SimpleNamespace: layers.2.weight" in caplog.text
+
+
+class Packed(Layer):
+    """As vLLM's linear layers on a CPU with AVX-512."""
+
+    def process(self):
+        packed = self.weight.detach().clone()
+        self.cpu_linear = lambda: packed
+        self.weight = torch.nn.Parameter(torch.empty(0), requires_grad=False)
+
+
+@pytest.mark.proves("G1.3")
+def test_layers_that_have_thrown_their_parameters_away_are_loaded_through_vllm(
+    load_plugin, engine, url, caplog
+):
+    layerwise = load_plugin("vllm.model_executor.model_loader.reload.layerwise")
+    for model in engine.models:
+        model.layers[2], model.layers[5] = Packed(), Packed()
+        layerwise.record_metadata_for_reloading(model)
+        model.layers[2].process()
+        model.layers[5].process()
+    caplog.set_level("INFO", logger="tensorbus")
+    why = r"Packed computes with a packed copy: layers\.2\.weight, layers\.5\.weight"
+    with pytest.raises(ValueError, match=f"2 of 7 .*{why.partition(': ')[2]}: Packed computes"):
+        Trainers(load_plugin, engine, url, [Source], mode="direct")
+    with Trainers(load_plugin, engine, url, [Source], mode="auto") as trainers:
+        for seed in (4, 6):
+            trainers.send(seed)
+            for model in engine.models:
+                for number, layer in enumerate(model.layers):
+                    now = layer.cpu_linear() if number in (2, 5) else layer.weight
+                    assert torch.equal(now, weights(seed)[f"layers.{number}.weight"])
+                assert [layer.weight.numel() for layer in model.layers].count(0) == 2
+    assert re.search(f"since {why}", caplog.text)
 
 
 def test_a_source_renames_and_leaves_out(load_plugin):

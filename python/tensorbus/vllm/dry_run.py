@@ -8,7 +8,7 @@ are not carried out, nor is anything else that would write to the model. vLLM is
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Container, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, TypeAlias
 
@@ -40,16 +40,18 @@ class Found:
             self.modules.setdefault(name, set()).add(module)
 
 
-def dry_run(model: Module, tensors: Described) -> Found:
+def dry_run(model: Module, tensors: Described, without_memory: Container[Module] = ()) -> Found:
     """Runs ``model.load_weights`` on tensors without memory; the model stays as it is.
 
-    Raises what the loaders raise: those that look at values cannot run without them.
+    Parameters of the modules in ``without_memory`` may have none either: what goes into them is
+    found, too, but nobody can fill it. Raises what the loaders raise: those that look at values
+    cannot run without them.
     """
     fakes = {
         name: torch.empty(tuple(shape), dtype=dtype, device="meta")
         for name, (shape, dtype) in tensors.items()
     }
-    recorder = _Recorder(model, fakes)
+    recorder = _Recorder(model, fakes, without_memory)
     before = _Before(model)
     try:
         with torch.no_grad(), recorder:
@@ -63,14 +65,20 @@ def dry_run(model: Module, tensors: Described) -> Found:
 class _Recorder(TorchDispatchMode):
     """Looks at every operation of the loaders."""
 
-    def __init__(self, model: Module, fakes: Mapping[str, torch.Tensor]) -> None:
+    def __init__(
+        self,
+        model: Module,
+        fakes: Mapping[str, torch.Tensor],
+        without_memory: Container[Module],
+    ) -> None:
         super().__init__()  # type: ignore[no-untyped-call]
         self.found = Found()
         self._names = {_key(fake): name for name, fake in fakes.items()}
         self._shapes = {name: tuple(fake.shape) for name, fake in fakes.items()}
         self._owners: dict[int, list[Module]] = {}  # several have what is tied
         for module in model.modules():
-            for tensor in _own_tensors(module):
+            has_none = module in without_memory
+            for tensor in _all_tensors(module) if has_none else _own_tensors(module):
                 self._owners.setdefault(_key(tensor), []).append(module)
         self._current: str | None = None
 
@@ -122,9 +130,13 @@ def _key(tensor: torch.Tensor) -> int:
     return int(tensor.untyped_storage()._cdata)
 
 
-def _own_tensors(module: Module) -> list[torch.Tensor]:
+def _all_tensors(module: Module) -> list[torch.Tensor]:
     own = [*module._parameters.values(), *module._buffers.values()]
-    return [each for each in own if each is not None and not each.is_meta]
+    return [each for each in own if each is not None]
+
+
+def _own_tensors(module: Module) -> list[torch.Tensor]:
+    return [each for each in _all_tensors(module) if not each.is_meta]
 
 
 def _written(func: Any, args: Sequence[Any]) -> list[torch.Tensor]:

@@ -10,6 +10,7 @@ import torch
 from tensorbus import pool
 from tensorbus.link import Link
 from tensorbus.vllm.dry_run import Described, Module, dry_run, split
+from tensorbus.vllm.reload import with_parameters_of_loaders
 
 logger = logging.getLogger("tensorbus")
 
@@ -87,8 +88,10 @@ def _split(
 ) -> tuple[dict[str, Any], dict[str, str]]:
     if getattr(device, "type", "cpu") != "cpu":
         return {}, dict.fromkeys(described, f"the model is on {device}, not in host memory")
+    lost = {each for each in model.modules() if _has_lost_its_parameters(each)}
     try:
-        found = dry_run(model, described)
+        with with_parameters_of_loaders(lost):
+            found = dry_run(model, described, without_memory=lost)
     except Exception as error:  # of a loader, which may do anything
         why = f"the model's loaders cannot run without data: {type(error).__name__}: {error}"
         return {}, dict.fromkeys(described, why)
@@ -103,11 +106,21 @@ def _why_not(module: Module, derived: set[Module]) -> str | None:
     method = getattr(module, "quant_method", None)
     if method is not None and type(method).__name__ not in _PLAIN:
         return f"{kind} is processed by {type(method).__name__}"
-    if getattr(getattr(module, "cpu_linear", None), "__closure__", None):
+    if _is_packed(module):
         return f"{kind} computes with a packed copy"
     if module in derived:
         return f"another module computes with what it derives from {kind}"
     return None
+
+
+def _is_packed(module: Module) -> bool:
+    return bool(getattr(getattr(module, "cpu_linear", None), "__closure__", None))
+
+
+def _has_lost_its_parameters(module: Module) -> bool:
+    """A packed copy is all that it has."""
+    own = (each for each in module._parameters.values() if each is not None)
+    return _is_packed(module) and any(each.numel() == 0 for each in own)
 
 
 def _derived_from(model: Module) -> set[Module]:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import logging
+from collections.abc import Collection, Iterator
 from typing import Any
 
 logger = logging.getLogger("tensorbus")
@@ -54,6 +55,26 @@ def abandon(model: Any) -> None:
                 info.reset()
     except Exception as error:
         logger.error("tensorbus: vLLM's model stays half loaded: %s: %s", type(error), error)
+
+
+@contextlib.contextmanager
+def with_parameters_of_loaders(modules: Collection[Any]) -> Iterator[None]:
+    """Modules that have thrown away what was loaded have parameters of that shape again, with the
+    loaders that know them and without memory."""
+    if not modules:
+        yield
+        return
+    from vllm.model_executor.model_loader.reload import layerwise, meta
+
+    parts = ("_parameters", "_buffers", "_non_persistent_buffers_set")
+    before = [(each, {part: getattr(each, part).copy() for part in parts}) for each in modules]
+    try:
+        for each in modules:
+            meta.restore_layer_on_meta(each, layerwise.get_layerwise_info(each))
+        yield
+    finally:
+        for module, own in before:
+            vars(module).update(own)
 
 
 def _checks_of_drafts_off() -> contextlib.AbstractContextManager[Any]:

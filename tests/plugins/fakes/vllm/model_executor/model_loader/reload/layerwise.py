@@ -10,6 +10,7 @@ import torch
 
 class LayerReloadingInfo:
     kernel_tensors: dict | None = None
+    restore_metadata: tuple = ({}, {})
 
     def can_load(self) -> bool:
         return self.kernel_tensors is not None
@@ -25,6 +26,12 @@ def get_layerwise_info(layer):
     return _infos.setdefault(layer, LayerReloadingInfo())
 
 
+def record_metadata_for_reloading(model):
+    for layer in model.modules():
+        info = get_layerwise_info(layer)
+        info.restore_metadata = ({n: p.to("meta") for n, p in layer._parameters.items()}, {})
+
+
 def _place_kernel_tensors(layer, info):
     for name, kernel in info.kernel_tensors.items():
         layer.register_parameter(name, kernel)
@@ -37,8 +44,9 @@ def initialize_layerwise_reload(model):
         if info.can_load():
             continue
         info.kernel_tensors = dict(layer._parameters)
-        for name, kernel in info.kernel_tensors.items():
-            empty = torch.full_like(kernel, torch.nan)
+        shapes = info.kernel_tensors | info.restore_metadata[0]
+        for name, kernel in shapes.items():
+            empty = torch.full_like(kernel, torch.nan, device="cpu")
             layer.register_parameter(name, torch.nn.Parameter(empty, requires_grad=False))
 
 
@@ -46,9 +54,10 @@ def finalize_layerwise_reload(model, model_config):
     model.events.append(f"finalize {model_config}")
     for layer in model.modules():
         info = get_layerwise_info(layer)
-        for name, kernel in info.kernel_tensors.items():
-            loaded = layer._parameters[name]
-            if not bool(loaded.isnan().all()):
-                kernel.data.copy_(loaded)
+        if any(not bool(each.isnan().all()) for each in layer._parameters.values()):
+            if hasattr(layer, "process"):
+                layer.process()
+            for name, kernel in info.kernel_tensors.items():
+                kernel.data.copy_(layer._parameters[name])
         _place_kernel_tensors(layer, info)
         info.reset()
