@@ -48,7 +48,7 @@ test-tsan: setup ## The C++ tests under ThreadSanitizer
 test-aarch64: build ## The C++ tests of base, tensor, plan and copy, and the package, on aarch64 (qemu)
 	@tools/test_aarch64
 
-test-plugins: build ## The plug-ins inside of the real frameworks, which it installs beside .venv (4 GB)
+test-plugins: build ## The plug-ins inside of the real frameworks, which it installs beside .venv (7 GB)
 	@tools/test_plugins
 
 wheel: build ## A wheel in dist/ that runs anywhere; PYTHONS=python3.12 for others; MACHINE=aarch64
