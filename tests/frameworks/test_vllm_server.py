@@ -18,7 +18,7 @@ def from_trainer(store: str) -> list[str]:
     return ["--load-format=tensorbus", f'--model-loader-extra-config={{"store": "{store}"}}']
 
 
-@pytest.mark.proves("G1.4", "G1.5", "G2.2")
+@pytest.mark.proves("G1.2", "G1.4", "G1.5", "G2.2")
 def test_a_server_starts_from_a_trainer_is_updated_killed_and_starts_again(tmp_path):
     model = tiny_models.save("llama", 0, tmp_path)
     (model / "model.safetensors").unlink()  # there are no weights on the disk
@@ -31,6 +31,15 @@ def test_a_server_starts_from_a_trainer_is_updated_killed_and_starts_again(tmp_p
             with Server(model, *from_trainer(store.url)) as server:
                 server.wait()
                 assert server.tokens() == tiny_models.greedy_tokens("llama", 1)
+                for seed, source in ((4, "TensorBusSource"), (5, "ModuleSource")):
+                    opened = trainers.tell(
+                        "open_with_vllm", server=server.url, source=source, **where
+                    )
+                    assert opened == ["TensorBusTrainerEngine"] * 2
+                    version, other = trainers.tell("send", kind="llama", seed=seed)
+                    assert version == other
+                    assert server.tokens() == tiny_models.greedy_tokens("llama", seed), source
+                    assert server.ask("weight_info")["weight_version"] == str(version)
                 trainers.tell("open", server=server.url, **where)
                 (version, _) = trainers.tell("send", kind="llama", seed=2)
                 assert server.tokens() == tiny_models.greedy_tokens("llama", 2)
