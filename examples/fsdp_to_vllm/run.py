@@ -68,11 +68,22 @@ def tell(text: str) -> None:
 
 def follow(story: Story, engine: Engine, versions: int) -> None:
     shown = 0
+    end = time.monotonic() + PATIENCE
     while shown < versions:
+        if time.monotonic() > end:
+            raise SystemExit(f"the engine took {shown} of {versions} versions in {PATIENCE:.0f} s")
         told = story.newest_version()
         if told["served"]:
             story.show(engine, told)
             shown += 1
+
+
+def check_what_came_back(answer: list[int], shelf: int, version: str) -> None:
+    """It has answered with what was on the shelf, and serves a later version now."""
+    if len(answer) != LENGTH:
+        raise SystemExit(f"the engine that came back said {len(answer)} letters, not {LENGTH}")
+    if not version.isdigit() or int(version) <= shelf:
+        raise SystemExit(f"the engine that came back serves version {version}, not after {shelf}")
 
 
 def run(folder: Path, versions: int) -> Story:
@@ -94,10 +105,11 @@ def run(folder: Path, versions: int) -> Story:
             seconds = engine.wait_until_ready(trainer)
             told = story.newest_version()
             tell(f"it is back after {seconds:.0f} s, from the shelf; version {told['version']}:")
-            text = decode(engine.complete(encode(PROMPT), LENGTH))
-            tell(f"  from the shelf  {PROMPT}{text}")
+            answer = engine.complete(encode(PROMPT), LENGTH)
+            tell(f"  from the shelf  {PROMPT}{decode(answer)}")
             store.set("engine", engine.url)
             follow(story, engine, 2)
+            check_what_came_back(answer, told["version"], engine.version())
             story.let_it_end()
             trainer.wait(PATIENCE)
     return story
