@@ -63,7 +63,8 @@ def ask(prometheus: str, query: str) -> dict[str, float]:
 def shows_who_is_slow(rows: list[dict[str, Any]]) -> bool:
     """The others wait for it, and for nobody else."""
     return all(
-        re.fullmatch(rf"pull waits \d\.\d s for rank {SLOW}", row["doing"]) and row["awaited"] == [SLOW]
+        re.fullmatch(rf"pull waits \d\.\d s for rank {SLOW}", row["doing"])
+        and row["awaited"] == [SLOW]
         for row in rows
         if row["rank"] in OTHERS
     )
@@ -111,7 +112,8 @@ def test_an_engine_that_is_slow_is_named_by_each_of_them(
     ).stdout
     print(summary)
     line = re.search(
-        r"^shortest wait in a pull: rank (\d), for ([\d.]+) ms; longest: rank (\d), for ([\d.]+) ms",
+        r"^shortest wait in a pull: rank (\d), for ([\d.]+) ms; "
+        r"longest: rank (\d), for ([\d.]+) ms",
         summary,
         re.MULTILINE,
     )
