@@ -150,6 +150,20 @@ def free_port() -> int:
         return int(listener.getsockname()[1])
 
 
+def free_ports(count: int) -> int:
+    """The first of so many, one after the other. A port that is free may be followed by one that a
+    connection had a moment ago."""
+    for _ in range(1000):
+        first = free_port()
+        try:
+            for port in range(first + 1, first + count):
+                socket.create_server(("127.0.0.1", port)).close()
+        except (OSError, OverflowError):
+            continue
+        return first
+    raise AssertionError(f"there are no {count} free ports in a row")
+
+
 def start_etcd(folder: Path) -> tuple[Process, int]:
     client, peer = free_port(), free_port()
     process = Process(

@@ -21,7 +21,7 @@ import numpy as np
 import pytest
 import tensorbus
 from jobs import PUSH_PULL, Job, get, until
-from processes import PROGRAM, Start, StartServer, free_port
+from processes import PROGRAM, Start, StartServer, free_port, free_ports
 from tensorbus import kvstore
 from tensorbus.kvstore import StoreServer
 
@@ -205,7 +205,7 @@ def endpoint_page() -> Callable[..., str]:
 def worker_page(start_program: Start, tmp_path: Path) -> Callable[..., str]:
     def read(_: contextlib.ExitStack) -> str:
         (tmp_path / "script.py").write_text(PUSH_PULL)
-        port = free_port()
+        port = free_ports(2)
         job = start_program(
             str(PROGRAM), "launch", "--metrics", f"127.0.0.1:{port}",
             str(tmp_path / "script.py"), str(tmp_path / "go"), env={"TENSORBUS_LOG": "error"},

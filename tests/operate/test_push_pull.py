@@ -7,14 +7,14 @@ from pathlib import Path
 
 import pytest
 from jobs import PUSH_PULL, REQUESTS, get, until
-from processes import PROGRAM, Start, free_port
+from processes import PROGRAM, Start, free_ports
 
 
 @pytest.mark.timeout(180)
 @pytest.mark.proves("O1.2", "O2.1", "O3.1")
 def test_requests_are_on_pages_and_timelines(start_program: Start, tmp_path: Path):
     (tmp_path / "script.py").write_text(PUSH_PULL)
-    port = free_port()
+    port = free_ports(2)
     job = start_program(
         str(PROGRAM), "launch", "--metrics", f"127.0.0.1:{port}",
         str(tmp_path / "script.py"), str(tmp_path / "go"),
