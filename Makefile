@@ -6,7 +6,7 @@ PYTHON := .venv/bin/python
 CONFIGURE = cmake --preset $(1) -DPython_EXECUTABLE=$(CURDIR)/$(PYTHON) --log-level=WARNING
 COMPILE = [ build/$(1)/build.ninja -nt CMakePresets.json ] || $(call CONFIGURE,$(1)); cmake --build build/$(1)
 
-.PHONY: help setup build demo check test test-long test-tsan test-aarch64 test-plugins wheel release bench lint tidy format clean
+.PHONY: help setup build demo check test test-long test-gpu test-tsan test-aarch64 test-plugins wheel release bench lint tidy format clean
 
 help: ## Show this list
 	@awk -F ':.*## ' '/^[a-z0-9-]+:.*## / {printf "  make %-12s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -40,6 +40,9 @@ test: build ## Everything CI runs: lint, C++ tests under ASan + UBSan, pytest
 test-long: build ## The long versions too: hundreds of thousands of frames, kills, seeds
 	@tools/setup --tests
 	@tools/test --long
+
+test-gpu: build ## On a machine with a GPU: what no stand-in can show, as a report (skipped without)
+	@$(PYTHON) tools/test_gpu.py
 
 test-tsan: setup ## The C++ tests under ThreadSanitizer
 	@$(call COMPILE,tsan) --target unit_tests

@@ -34,7 +34,7 @@ PARTS: dict[str, list[list[Path | str]]] = {
     "store": [script("store.py")],
     "plan": [program("plan_bench")],
     "copy": [program("copy_bench"), script("intake.py")],
-    "delta": [program("delta_bench"), script("delta.py")],
+    "delta": [program("delta_bench"), script("delta.py"), script("delta_pull.py")],
     "bus": [
         program("bus_bench"),
         program("bus_small_bench"),
@@ -45,6 +45,7 @@ PARTS: dict[str, list[list[Path | str]]] = {
     ],
     "link": [program("link_bench"), script("link.py"), program("registration_bench")],
     "fabric": [program("fabric_bench"), program("fabric_ucx_bench"), script("fabric_gloo.py")],
+    "device": [program("device_bench")],
     "observe": [program("observe_bench")],
     "ray": [script("ray_transport.py")],
     "push_pull": [program("push_pull_bench"), script("push_pull.py")],

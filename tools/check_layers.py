@@ -18,6 +18,7 @@ OS = {"os/io", "os/process", "os/net"}
 BELOW_DELTA = {"base", "tensor", "plan", "copy"}
 BELOW_FABRIC = {"base", "wire", "observe", "tensor", "plan", "copy"} | OS
 BELOW_STORE = {"base", "observe"} | OS
+DEVICES = {"device/core", "device/cuda"}
 FABRICS = {"fabric/core", "fabric/read", "fabric/shm", "fabric/ucx", "fabric/route"}
 BELOW_BUS = BELOW_FABRIC | {"store", "fabric"}
 MAY_USE: dict[str, set[str]] = {
@@ -48,48 +49,57 @@ MAY_USE: dict[str, set[str]] = {
     "store/connect": BELOW_STORE
     | {"store/common", "store/protocol", "store/native", "store/torch", "store/etcd"},
     "fabric/core": BELOW_FABRIC,
-    "fabric/read": BELOW_FABRIC | {"fabric/core"},
-    "fabric/shm": BELOW_FABRIC | {"fabric/core", "fabric/read"},
-    "fabric/ucx": BELOW_FABRIC | {"fabric/core", "fabric/read"},
+    "fabric/read": BELOW_FABRIC | {"fabric/core", "device/core"},
+    "fabric/shm": BELOW_FABRIC | DEVICES | {"fabric/core", "fabric/read"},
+    "fabric/ucx": BELOW_FABRIC | DEVICES | {"fabric/core", "fabric/read"},
     "fabric/route": BELOW_FABRIC | {"fabric/core", "fabric/shm", "fabric/ucx"},
     "endpoint": BELOW_FABRIC | FABRICS | {"observe/show"},
-    "bus/channel": BELOW_BUS | {"fabric/core"},
+    "bus/channel": BELOW_BUS | {"delta/policy", "fabric/core"},
     "bus/files": BELOW_BUS | {"bus/channel"},
     "bus/socket": BELOW_BUS | {"bus/channel", "bus/files"},
-    "bus/client": BELOW_BUS | {"fabric/core", "bus/channel"},
-    "bus/link": BELOW_BUS | {"fabric/core", "bus/channel", "bus/client"},
+    "bus/client": BELOW_BUS
+    | DEVICES
+    | {"delta/change", "fabric/core", "fabric/read", "bus/channel"},
+    "bus/link": BELOW_BUS | {"fabric/core", "device/core", "bus/channel", "bus/client"},
     "bus/directory": BELOW_BUS | {"fabric/core", "bus/channel"},
     "bus/match": BELOW_BUS | {"bus/channel", "bus/directory"},
     "bus/round": BELOW_BUS
-    | {"fabric/core", "fabric/read", "bus/channel", "bus/directory", "bus/match"},
+    | DEVICES
+    | {"delta/policy", "fabric/core", "fabric/read", "bus/channel", "bus/directory", "bus/match"},
+    "bus/patching": BELOW_BUS
+    | {"delta/change", "delta/patch", "delta/policy", "fabric/core"}
+    | {"bus/channel", "bus/round"},
     "bus/registration": BELOW_BUS
     | {"fabric/core", "fabric/route", "bus/channel", "bus/directory", "bus/match", "bus/round"},
     "bus/shelf": BELOW_BUS
     | {"fabric/core", "bus/channel", "bus/directory"}
-    | {"bus/match", "bus/round", "bus/registration"},
+    | {"bus/match", "bus/round", "bus/patching", "bus/registration"},
     "bus/batch": BELOW_BUS
     | {"fabric/core", "bus/channel", "bus/directory"}
     | {"bus/match", "bus/round", "bus/registration", "bus/shelf"},
     "bus/report": BELOW_BUS | {"bus/channel", "bus/directory", "bus/registration"},
     "bus/agent": BELOW_BUS
-    | {"fabric/core", "bus/channel", "bus/files", "bus/report"}
+    | {"delta/change", "fabric/core", "bus/channel", "bus/files", "bus/report"}
     | {"bus/directory", "bus/match", "bus/round", "bus/registration", "bus/shelf", "bus/batch"},
     "bus/host": BELOW_BUS
+    | DEVICES
     | FABRICS
     | {"observe/show"}
     | {"bus/channel", "bus/files", "bus/socket", "bus/client", "bus/link", "bus/report"}
     | {"bus/directory", "bus/round", "bus/agent"},
     "push_pull/job": BELOW_BUS | FABRICS | {"base/hot", "observe/show"},
-    "push_pull/request": BELOW_BUS | {"fabric/core", "push_pull/job"},
+    "push_pull/request": BELOW_BUS | DEVICES | {"fabric/core", "push_pull/job"},
     "program/look": BELOW_BUS
     | {"store/common"}
     | {"bus/directory", "bus/match", "bus/report", "bus", "plan/report"},
     "program": BELOW_BUS
+    | DEVICES
     | FABRICS
     | {"observe/show", "program/look"}
     | {"bus/files", "bus/directory", "bus/report", "bus/host", "bus"}
     | {"push_pull/job", "push_pull", "plan/report"},
     "python": BELOW_BUS
+    | DEVICES
     | FABRICS
     | {"observe/show"}
     | {"plan/report", "endpoint", "store/torch", "bus", "push_pull", "push_pull/request"}
@@ -108,6 +118,7 @@ FOR_TESTS = {
     "fabric/memory",
     "fabric/conformance",
     "bus/simulation",
+    "bus/simulation/claims",
     "push_pull/testing",
 }
 PUBLIC_HEADERS = {

@@ -63,8 +63,9 @@ class ReadOperation {
   void cancel() const noexcept;
   // Readable once it is done; valid while the operation is held.
   int fd() const;
-  // How the bytes came: "mapped", "process_vm_readv", "packed", "network", or "alias" if they did
-  // not have to; empty before that is known.
+  // How the bytes came: "mapped", "process_vm_readv", "packed", "network", from or to a device
+  // "staged", "network staged" or "device window", or "alias" if they did not have to; empty before
+  // that is known.
   std::string path() const;
 
   // Of a read_frozen() that ended well.
@@ -98,7 +99,8 @@ class Endpoint {
   Endpoint& operator=(const Endpoint&) = delete;
 
   // The tensors stay borrowed, and must not be written, until release(). Any strides; empty ones;
-  // none at all.
+  // none at all. Of tensors on CUDA devices, here and as targets, streams have done with them: this
+  // asks none. Not yet run on a GPU: see docs/device.md.
   std::string expose(std::span<const TensorView> tensors);
   // Tensors in the pool that are not written any more, ever: readers of this host may alias them.
   // The memory of the tensors comes back to the pool after release() and when the last alias is

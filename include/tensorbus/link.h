@@ -21,6 +21,7 @@
 #include "tensorbus/dtype.h"
 #include "tensorbus/layout.h"
 #include "tensorbus/status.h"
+#include "tensorbus/tensor.h"
 
 #pragma GCC visibility push(default)
 
@@ -28,6 +29,14 @@ namespace tensorbus {
 
 struct LinkOptions {
   std::int64_t world_size = 1;  // ranks of the local side
+  // The caller promises that nobody else writes to the tensors between two pulls: then a pull may
+  // get the changed values only.
+  bool delta = false;
+  // The most bytes that a publisher spends on deltas, beside its shelf; none: any.
+  std::optional<std::int64_t> delta_memory{};
+  // One of so many pulls that got the changed values only is compared with what the publishers
+  // have, byte by byte; what differs is read anew, with a warning. 0: none.
+  std::int64_t verify_every = 0;
 };
 
 // Where the calling rank stands in a tensor's own layout.
@@ -51,8 +60,15 @@ struct LinkTensor {
   std::optional<Shape> whole{};
   std::optional<Shape> start{};
   std::optional<LinkLayout> layout{};
-  // A box may reach beyond the whole: what lies there is set to this when it is received.
+  // A box may reach beyond the whole: what lies there is set to this when it is received. Not on a
+  // device.
   std::optional<double> pad{};
+  // The CUDA device that `data` is an address of, as this process numbers devices, and the stream
+  // of it, as CUDA's own handle, whose work until the call comes before whatever the call does with
+  // the tensor. When a recv or pull returns the bytes are in place for every stream. Not yet run on
+  // a GPU: see docs/device.md.
+  std::int32_t device = host_memory;
+  std::uintptr_t stream = 0;
 };
 
 struct LinkSend {
@@ -64,18 +80,43 @@ struct LinkRecv {
   std::optional<std::int64_t> version{};  // none: whatever comes next
   bool subset = false;                    // senders may have tensors that this side does not take
 };
+// Whether readers that promised get the changed values only.
+enum class LinkDelta : std::uint8_t {
+  off,
+  automatic,  // whenever that is sooner
+  always,     // whenever it can be
+};
 struct LinkPublish {
   std::optional<std::int64_t> version{};        // none: the last plus one
   std::int64_t keep = 2;                        // versions on the shelf
   std::optional<Dtype> dtype{};                 // that floating point is narrowed to
   Duration patience = std::chrono::seconds(5);  // with readers that hold every slot
   bool withdraw = false;  // the oldest slot from them after that, instead of waiting on
+  LinkDelta delta = LinkDelta::off;
 };
 struct LinkPull {
   std::optional<std::int64_t> version{};     // this one
   std::optional<std::int64_t> newer_than{};  // or one above that; neither: the newest
   bool together = true;                      // the same at all ranks of the side
   bool subset = false;
+  bool delta = true;  // false: somebody has written to the tensors, all of the version is needed
+  // Of a fetch that cannot get by with the changed values: it reads all into other memory, as large
+  // as the tensors, instead of leaving that to apply().
+  bool scratch = false;
+};
+// How the last version got to a reader that promised.
+struct LinkUpdate {
+  std::int64_t version = 0;
+  bool patched = false;
+  std::string why;            // "patch", or why all was read: "no base", "dense is sooner", ...
+  std::int64_t elements = 0;  // that the reader has
+  std::int64_t values = 0;    // of them in patches
+  std::int64_t patch_bytes = 0;
+  Duration asking{};     // until all sources had answered,
+  Duration fetching{};   // until all patches were here,
+  Duration applying{};   // until they were applied,
+  Duration verifying{};  // and until the result was compared
+  bool verified = false;
 };
 
 // The version that was asked for was recycled or never published; ask for a newer one.
@@ -167,6 +208,13 @@ class Link {
   // VersionGone, EndOfStream.
   std::int64_t pull(const std::string& name, std::span<const LinkTensor> tensors, Deadline deadline,
                     const LinkPull& how = {});
+  // The first part of a pull, which leaves the tensors as they are: what patches need is here then.
+  // last_update() says what there is to apply.
+  std::int64_t fetch(const std::string& name, std::span<const LinkTensor> tensors,
+                     Deadline deadline, const LinkPull& how = {});
+  // The rest of it, for the version that was fetched last; what no patch can do is read now.
+  std::int64_t apply(const std::string& name, std::span<const LinkTensor> tensors,
+                     std::int64_t version, Deadline deadline);
   // The same while the caller goes on; the deadline is that of the call.
   LinkHandle send_async(const std::string& name, std::span<const LinkTensor> tensors,
                         Deadline deadline, const LinkSend& how = {});
@@ -185,6 +233,8 @@ class Link {
   // Which version each rank of each side last sent or has read; a rank that is gone is not there.
   std::map<std::string, std::map<Rank, std::int64_t>> versions(const std::string& name,
                                                                Deadline deadline);
+  // Nothing: the name was not pulled, or this link promised nothing.
+  std::optional<LinkUpdate> last_update(const std::string& name) const;
   // Nothing: the name was not sent.
   std::optional<LinkSent> last_send(const std::string& name) const;
   // Frees what was registered; what other threads do with it fails. Of a publisher it is the end of

@@ -13,6 +13,9 @@
 
 namespace tensorbus {
 
+// Of a tensor that lies in the host's memory.
+inline constexpr std::int32_t host_memory = -1;
+
 // Everything is borrowed. `data` is the first element, null if there are none. Strides are in
 // elements.
 struct TensorView {
@@ -22,8 +25,11 @@ struct TensorView {
   std::span<const std::int64_t> strides;
   bool read_only = false;
   bool elsewhere = false;  // `data` is an address in another process
+  // The CUDA device that `data` is an address of, as this process numbers devices.
+  std::int32_t device = host_memory;
 
   bool empty() const noexcept;
+  bool on_device() const noexcept { return device != host_memory; }
 };
 
 struct TensorForm {

@@ -20,7 +20,7 @@ namespace {
 
 using PairedName = std::pair<std::string, std::string>;  // pair, name
 TensorList take_in_batch(const nb::list& tensors, const std::vector<PairedName>& items) {
-  return take_in(tensors, [&](std::size_t index) {
+  return take_in_with_devices(tensors, nb::none(), [&](std::size_t index) {
     const std::string pair = index < items.size() ? items[index].first : "";
     const std::string name = index < items.size() ? items[index].second : "";
     return (name.empty() ? "tensor " + std::to_string(index) : "tensor \"" + name + "\"") +
@@ -32,8 +32,8 @@ std::uint64_t register_tensors(BusClient& client, const std::string& batch, cons
                                const std::vector<PairedName>& items,
                                const std::vector<std::optional<Shape>>& global_shapes,
                                std::optional<std::int64_t> chunk_bytes,
-                               std::optional<std::string> role, const std::string& verify,
-                               Timeout timeout) {
+                               std::optional<std::string> role,
+                               const std::optional<std::string>& verify, Timeout timeout) {
   const TensorList taken = take_in_batch(tensors, items);
   std::vector<bus::BatchTensor> batch_tensors;
   batch_tensors.reserve(taken.size());
@@ -53,8 +53,9 @@ BusTransfer transfer(BusClient& client, const std::string& batch, bool send,
                      bool blocking, Timeout timeout) {
   const std::vector<TensorView> views = views_of(tensors);
   const WithoutGil without_gil;
-  return BusTransfer(
-      client->transfer(batch, direction(send), role, views, blocking, deadline(timeout)));
+  const Deadline latest = deadline(timeout);
+  device::wait_until_passed(tensors.moments(), latest);
+  return BusTransfer(client->transfer(batch, direction(send), role, views, blocking, latest));
 }
 
 void init_pair(BusClient& client, std::string pair, std::string local, std::string remote,
@@ -165,11 +166,11 @@ void bind_client(nb::module_& module) {
            nb::arg("coordinate").none(), nb::arg("blocking"), nb::arg("timeout").none())
       .def("register_tensors", &register_tensors, nb::arg("batch"), nb::arg("tensors"),
            nb::arg("items"), nb::arg("global_shapes"), nb::arg("chunk_bytes").none(),
-           nb::arg("role").none(), nb::arg("verify"), nb::arg("timeout").none(),
+           nb::arg("role").none(), nb::arg("verify").none(), nb::arg("timeout").none(),
            nb::sig("def register_tensors(self, batch: str, tensors: list[object], "
                    "items: list[tuple[str, str]], "
                    "global_shapes: list[collections.abc.Sequence[int] | None], "
-                   "chunk_bytes: int | None, role: str | None, verify: str, "
+                   "chunk_bytes: int | None, role: str | None, verify: str | None, "
                    "timeout: float | None) -> int"))
       .def("transfer", &transfer, nb::arg("batch"), nb::arg("send"), nb::arg("role").none(),
            nb::arg("tensors"), nb::arg("blocking"), nb::arg("timeout").none(),
@@ -248,12 +249,14 @@ void bind_agent(nb::module_& module) {
 
 }  // namespace
 
-bus::Verify parse_verify(const std::string& verify) {
-  if (verify == "off") return bus::Verify::off;
-  if (verify == "sample") return bus::Verify::sample;
-  if (verify == "full") return bus::Verify::full;
+std::optional<bus::Verify> parse_verify(const std::optional<std::string>& verify) {
+  if (!verify) return std::nullopt;
+  for (const auto known :
+       {bus::Verify::off, bus::Verify::first, bus::Verify::sample, bus::Verify::full}) {
+    if (*verify == to_string(known)) return known;
+  }
   throw Error(Code::invalid_argument,
-              "verify is \"off\", \"sample\" or \"full\", not \"" + verify + "\"");
+              "verify is \"off\", \"first\", \"sample\" or \"full\", not \"" + *verify + "\"");
 }
 
 nb::dict readers_of(const std::map<Rank, bus::ReaderOutcome>& readers) {

@@ -176,7 +176,7 @@ class BusClient {
 inline bus::Direction direction(bool send) {
   return send ? bus::Direction::send : bus::Direction::recv;
 }
-bus::Verify parse_verify(const std::string& verify);
+std::optional<bus::Verify> parse_verify(const std::optional<std::string>& verify);
 // Of a send: how it ended at each rank.
 nb::dict readers_of(const std::map<Rank, bus::ReaderOutcome>& readers);
 

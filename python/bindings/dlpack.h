@@ -18,6 +18,8 @@ struct Device {
   std::int32_t id;
 };
 inline constexpr std::int32_t cpu = 1;
+inline constexpr std::int32_t cuda = 2;
+inline constexpr std::int32_t cuda_managed = 13;
 inline constexpr std::int32_t cuda_host = 3;   // pinned, and as readable as any
 inline constexpr std::int32_t rocm_host = 11;  // the same
 
@@ -68,7 +70,9 @@ struct ExchangeApi {
   // Borrows: valid while the object lives. Null if the framework has no such function; -1 and a
   // Python error if the function fails.
   int (*tensor_from_object)(void* object, Tensor* result);
-  void* current_stream;
+  // The stream that the calling thread works on. Null if the framework has no such function; -1 and
+  // a Python error if the function fails.
+  int (*current_stream)(std::int32_t device_type, std::int32_t device_id, void** result);
 };
 
 }  // namespace tensorbus::python::dlpack

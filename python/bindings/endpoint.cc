@@ -94,12 +94,15 @@ class PythonEndpoint {
     endpoint_.reset();
   }
 
-  nb::bytes expose(nb::handle tensors, bool frozen) {
+  nb::bytes expose(nb::handle tensors, bool frozen, nb::handle stream) {
     const nb::list kept(tensors);
-    const TensorList list = take_in(kept, [](std::size_t i) { return name_of("tensor", i); });
+    const TensorList list =
+        take_in_with_devices(kept, stream, [](std::size_t i) { return name_of("tensor", i); });
     std::string descriptor;
     {
       const WithoutGil without_gil;
+      // Readers find the descriptor at once, and know no stream of this process.
+      device::wait_until_passed(list.moments(), Deadline::never());
       const std::vector<TensorView> views = views_of(list);
       descriptor = frozen ? endpoint_->expose_frozen(views) : endpoint_->expose(views);
     }
@@ -121,15 +124,17 @@ class PythonEndpoint {
 
   using Parts = std::vector<std::pair<std::size_t, Shape>>;  // tensors and where parts begin
   Read read(const nb::bytes& bytes, const nb::object& into, bool torch, Timeout timeout,
-            const std::optional<Parts>& parts) {
+            const std::optional<Parts>& parts, nb::handle stream) {
     const std::string descriptor = from_bytes(bytes);
     const Deadline latest = deadline(timeout);
     if (into.is_none()) {
       return read_anew(descriptor, torch ? Framework::torch : Framework::numpy, latest);
     }
     nb::list results(into);
-    const TensorList list = take_in(results, [](std::size_t i) { return name_of("target", i); });
+    const TensorList list =
+        take_in_with_devices(results, stream, [](std::size_t i) { return name_of("target", i); });
     const WithoutGil without_gil;
+    device::wait_until_passed(list.moments(), latest);
     if (!parts) return {endpoint_->read(descriptor, views_of(list), latest), std::move(results)};
     std::vector<Endpoint::Part> boxes;
     for (const auto& [tensor, start] : *parts) boxes.push_back({tensor, start});
@@ -241,13 +246,16 @@ void bind_endpoint(nb::module_& module) {
                   "bool, bind: str, first_port: int, last_port: int, "
                   "metrics: str | None = None) -> None"))
       .def("expose", &PythonEndpoint::expose, nb::arg("tensors"), nb::arg("frozen"),
-           nb::sig("def expose(self, tensors: Sequence[object], frozen: bool) -> bytes"))
+           nb::arg("stream").none(),
+           nb::sig("def expose(self, tensors: Sequence[object], frozen: bool, stream: object) "
+                   "-> bytes"))
       .def("release", &PythonEndpoint::release, nb::arg("descriptor"))
       .def("read", &PythonEndpoint::read, nb::arg("descriptor"), nb::arg("into").none(),
            nb::arg("torch"), nb::arg("timeout").none(), nb::arg("parts").none(),
+           nb::arg("stream").none(),
            nb::sig("def read(self, descriptor: bytes, into: Sequence[object] | None, torch: bool, "
-                   "timeout: float | None, parts: Sequence[tuple[int, Sequence[int]]] | None) "
-                   "-> Read"))
+                   "timeout: float | None, parts: Sequence[tuple[int, Sequence[int]]] | None, "
+                   "stream: object) -> Read"))
       .def(
           "stats", [](const PythonEndpoint& endpoint) { return to_dict(endpoint.stats()); },
           nb::sig("def stats(self) -> dict[str, object]"))

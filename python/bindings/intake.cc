@@ -2,8 +2,11 @@
 
 #include <algorithm>
 #include <array>
+#include <set>
 
+#include "device/cuda/device.h"
 #include "items.h"
+#include "streams.h"
 
 namespace tensorbus::python {
 namespace {
@@ -47,8 +50,10 @@ std::optional<Dtype> dtype_of(dlpack::DataType type) {
 
 const char* name_of_device(std::int32_t type) {
   switch (type) {
-    case 2:
+    case dlpack::cuda:
       return "CUDA";
+    case dlpack::cuda_managed:
+      return "memory that CUDA manages";
     case 8:
       return "Metal";
     case 10:
@@ -83,7 +88,9 @@ dlpack::DataType dlpack_type(Dtype dtype) {
 // One pass over a sequence.
 class Intake {
  public:
-  explicit Intake(const std::function<std::string(std::size_t)>& name) : name_(name) {}
+  explicit Intake(const NameOf& name) : name_(name) {}
+  Intake(const NameOf& name, std::optional<device::Stream> stream)
+      : name_(name), takes_devices_(true), stream_(stream) {}
 
   TensorList take(nb::handle sequence) {
     const Items items(sequence, "expected a list of tensors");
@@ -95,6 +102,7 @@ class Intake {
       if (i >= items.size()) fail("was removed from the list while it was read");
       add(items[i]);
     }
+    take_moments();
     return std::move(list_);
   }
 
@@ -110,36 +118,89 @@ class Intake {
     if (api_->tensor_from_object(object, &tensor) != 0) fail_with_python_error();
     add_view(tensor, false);
     check_lazy_flags(object);
+    if (tensor.device.type == dlpack::cuda) note_current_stream(tensor.device.id);
+  }
+
+  // Asked once for each device.
+  void note_current_stream(std::int32_t id) {
+    if (stream_) return note(id, *stream_);
+    if (!asked_.insert({api_, id}).second) return;
+    if (api_->current_stream == nullptr) {
+      fail_about(list_.size() - 1, "does not say on which stream it is used; pass stream=");
+    }
+    void* current = nullptr;
+    if (api_->current_stream(dlpack::cuda, id, &current) != 0) fail_with_python_error();
+    note(id, {reinterpret_cast<std::uintptr_t>(current)});
+  }
+
+  void note(std::int32_t id, device::Stream stream) { streams_.emplace(id, stream.handle); }
+
+  // When all tensors are read: by then every producer has told its stream.
+  void take_moments() {
+    for (const auto& [id, handle] : streams_) {
+      device::Device& device = device::cuda::open({id});
+      list_.moments_.push_back({&device, device.moment({handle})});
+    }
   }
 
   void add_by_method(PyObject* object) {
     const nb::object keep = nb::borrow(object);
     if (!nb::hasattr(keep, "__dlpack__")) {
+      if (takes_devices_ && nb::hasattr(keep, "__cuda_array_interface__")) return add_array(keep);
       fail(std::string("is no tensor but a ") + nb::inst_name(keep).c_str());
     }
-    // The capsule lives until its tensor is read; the memory is the object's own and lives on.
-    const nb::object capsule = capsule_of(keep);
+    // A capsule lives until its tensor is read; the memory is the object's own and lives on.
+    nb::object capsule = capsule_of(keep, nb::none());
+    const dlpack::Device where = in_capsule(capsule).tensor.device;
+    if (takes_devices_ && where.type == dlpack::cuda) {
+      // Asked again, now that it is known to be a device's: the producer makes the stream that it
+      // is given wait for its work. The legacy one, which every producer knows.
+      if (!stream_) capsule = capsule_of(keep, nb::int_(1));
+      note(where.id, stream_.value_or(device::Stream{1}));
+    }
+    const InCapsule taken = in_capsule(capsule);
+    add_view(taken.tensor, taken.read_only);
+  }
+
+  void add_array(const nb::object& object) {
+    const CudaArray array = cuda_array_of(object);
+    if (!array.problem.empty()) fail(array.problem);
+    add_view(array.tensor, array.read_only);
+    const std::optional<device::Stream> used = stream_ ? stream_ : array.stream;
+    if (used) note(array.tensor.device.id, *used);
+  }
+
+  struct InCapsule {
+    const dlpack::Tensor& tensor;
+    bool read_only;
+  };
+  InCapsule in_capsule(const nb::object& capsule) const {
     if (PyCapsule_IsValid(capsule.ptr(), "dltensor_versioned") != 0) {
       const auto* versioned = static_cast<const dlpack::VersionedTensor*>(
           PyCapsule_GetPointer(capsule.ptr(), "dltensor_versioned"));
       if (versioned->version.major != dlpack::major_version) fail("speaks another DLPack version");
       if ((versioned->flags & dlpack::flag_copied) != 0) fail("gives only copies of its memory");
-      return add_view(versioned->tensor, (versioned->flags & dlpack::flag_read_only) != 0);
+      return {versioned->tensor, (versioned->flags & dlpack::flag_read_only) != 0};
     }
     if (PyCapsule_IsValid(capsule.ptr(), "dltensor") == 0) fail("gives no DLPack capsule");
     const auto* managed =
         static_cast<const dlpack::ManagedTensor*>(PyCapsule_GetPointer(capsule.ptr(), "dltensor"));
-    add_view(managed->tensor, false);
+    return {managed->tensor, false};
   }
 
-  nb::object capsule_of(const nb::object& object) {
+  // `stream`: None as long as it is not known to be a device's.
+  nb::object capsule_of(const nb::object& object, const nb::object& stream) {
     try {
       try {
-        return object.attr("__dlpack__")(nb::arg("max_version") =
-                                             nb::make_tuple(dlpack::major_version, 0));
+        const nb::tuple newest = nb::make_tuple(dlpack::major_version, 0);
+        if (stream.is_none()) return object.attr("__dlpack__")(nb::arg("max_version") = newest);
+        return object.attr("__dlpack__")(nb::arg("stream") = stream,
+                                         nb::arg("max_version") = newest);
       } catch (const nb::python_error& error) {
         if (!error.matches(PyExc_TypeError)) throw;
-        return object.attr("__dlpack__")();  // older than version 1
+        return stream.is_none()  // older than version 1
+                   ? object.attr("__dlpack__")()
+                   : object.attr("__dlpack__")(nb::arg("stream") = stream);
       }
     } catch (nb::python_error& error) {
       error.restore();
@@ -149,8 +210,11 @@ class Intake {
 
   void add_view(const dlpack::Tensor& tensor, bool read_only) {
     const std::int32_t device = tensor.device.type;
-    if (device != dlpack::cpu && device != dlpack::cuda_host && device != dlpack::rocm_host) {
-      fail(std::string("is on ") + name_of_device(device) + "; only CPU tensors can be moved");
+    const bool on_host =
+        device == dlpack::cpu || device == dlpack::cuda_host || device == dlpack::rocm_host;
+    if (!on_host && !(takes_devices_ && device == dlpack::cuda)) {
+      fail(std::string("is on ") + name_of_device(device) + "; only CPU tensors " +
+           (takes_devices_ ? "and those of CUDA devices can be moved" : "can be moved"));
     }
     if (!dtype_ || tensor.dtype != dlpack_type_) learn_type(tensor.dtype);
     auto* data = static_cast<std::byte*>(tensor.data);
@@ -167,7 +231,9 @@ class Intake {
     if (data == nullptr && std::count(tensor.shape, tensor.shape + dims, 0) == 0) {
       fail("has no memory; of a DTensor pass to_local()");
     }
-    list_.tensors_.push_back({data, *dtype_, read_only, static_cast<std::uint32_t>(dims), first});
+    list_.on_devices_ = list_.on_devices_ || !on_host;
+    list_.tensors_.push_back({data, *dtype_, read_only, on_host ? host_memory : tensor.device.id,
+                              static_cast<std::uint32_t>(dims), first});
   }
 
   void learn_type(dlpack::DataType type) {
@@ -221,7 +287,11 @@ class Intake {
                    message.substr(0, message.find('\n')).c_str());
   }
 
-  const std::function<std::string(std::size_t)>& name_;
+  const NameOf& name_;
+  const bool takes_devices_ = false;
+  const std::optional<device::Stream> stream_;  // that the caller has named
+  std::set<std::pair<const dlpack::ExchangeApi*, std::int32_t>> asked_;
+  std::set<std::pair<std::int32_t, std::uintptr_t>> streams_;  // that have a device's tensors
   TensorList list_;
   PyTypeObject* type_ = nullptr;
   const dlpack::ExchangeApi* api_ = nullptr;
@@ -232,14 +302,19 @@ class Intake {
 TensorView TensorList::operator[](std::size_t index) const {
   const TakenTensor& taken = tensors_[index];
   const std::span<const std::int64_t> extents(extents_);
-  return {taken.data, taken.dtype, extents.subspan(taken.first, taken.dims),
-          extents.subspan(taken.first + taken.dims, taken.dims), taken.read_only};
+  return {taken.data,
+          taken.dtype,
+          extents.subspan(taken.first, taken.dims),
+          extents.subspan(taken.first + taken.dims, taken.dims),
+          taken.read_only,
+          false,
+          taken.device};
 }
 
 bool TensorList::is_same(std::size_t index, const TensorList& other) const {
   const TensorView here = (*this)[index];
   const TensorView there = other[index];
-  return here.data == there.data && here.dtype == there.dtype &&
+  return here.data == there.data && here.dtype == there.dtype && here.device == there.device &&
          here.read_only == there.read_only && std::ranges::equal(here.shape, there.shape) &&
          std::ranges::equal(here.strides, there.strides);
 }
@@ -251,8 +326,10 @@ std::vector<TensorView> views_of(const TensorList& tensors) {
   return views;
 }
 
-TensorList take_in(nb::handle sequence, const std::function<std::string(std::size_t)>& name) {
-  return Intake(name).take(sequence);
+TensorList take_in(nb::handle sequence, const NameOf& name) { return Intake(name).take(sequence); }
+
+TensorList take_in_with_devices(nb::handle sequence, nb::handle stream, const NameOf& name) {
+  return Intake(name, stream_of(stream)).take(sequence);
 }
 
 }  // namespace tensorbus::python

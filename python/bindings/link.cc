@@ -63,12 +63,13 @@ bus::LinkTensors tensors_of(const Form& form, const TensorList& tensors, nb::obj
   if (tensors.size() != form.form->names.size()) {
     throw Error(Code::invalid_argument, "a form of another number of tensors");
   }
-  return {form.form, views_of(tensors), keep(std::move(held))};
+  return {form.form, views_of(tensors), keep(std::move(held)), tensors.moments()};
 }
 
 class BusLink {
  public:
-  BusLink(std::shared_ptr<BusClient> client, bus::LinkSides sides, bus::Verify verify)
+  BusLink(std::shared_ptr<BusClient> client, bus::LinkSides sides,
+          std::optional<bus::Verify> verify)
       : client_(std::move(client)),
         link_(
             std::make_unique<bus::Link>([kept = client_]() -> bus::Client& { return kept->core(); },
@@ -83,11 +84,33 @@ class BusLink {
 
 void make_link(BusLink* place, nb::object client, std::string local,
                std::optional<std::string> remote, std::int64_t world_size,
-               const std::string& verify) {
+               const std::optional<std::string>& verify, bool promises, Version delta_memory,
+               std::int64_t verify_every) {
+  if (delta_memory.value_or(0) < 0) {
+    throw Error(Code::invalid_argument, "delta_memory is negative");
+  }
+  if (verify_every < 0) throw Error(Code::invalid_argument, "verify_every is negative");
   std::shared_ptr<BusClient> kept = keep_as<BusClient>(std::move(client));
   const WithoutGil without_gil;
-  new (place) BusLink(std::move(kept), {std::move(local), std::move(remote), world_size},
-                      parse_verify(verify));
+  new (place) BusLink(
+      std::move(kept),
+      {std::move(local), std::move(remote), world_size, promises, delta_memory, verify_every},
+      parse_verify(verify));
+}
+
+bus::PullPart parse_part(const std::string& name) {
+  using enum bus::PullPart;
+  for (const bus::PullPart part : {all, fetch, apply}) {
+    if (name == to_string(part)) return part;
+  }
+  throw Error(Code::invalid_argument, "a part of a pull is \"all\", \"fetch\" or \"apply\"");
+}
+
+delta::Mode parse_mode(const std::string& name) {
+  for (const delta::Mode mode : {delta::Mode::off, delta::Mode::automatic, delta::Mode::always}) {
+    if (name == delta::to_string(mode)) return mode;
+  }
+  throw Error(Code::invalid_argument, "delta is \"auto\", \"off\" or \"always\"");
 }
 
 std::int64_t send(BusLink& link, const Call& call, const Form& form, const TensorList& tensors,
@@ -107,12 +130,13 @@ std::int64_t recv(BusLink& link, const Call& call, const Form& form, const Tenso
 
 std::int64_t publish(BusLink& link, const Call& call, const Form& form, const TensorList& tensors,
                      Version version, std::int64_t keep, const std::optional<std::string>& dtype,
-                     double patience, bool withdraw, Timeout timeout) {
+                     double patience, bool withdraw, const std::string& deltas, Timeout timeout) {
   if (!(patience >= 0)) throw Error(Code::invalid_argument, "patience is negative");
   // Beyond that nobody can tell it from waiting for ever.
   constexpr double longest = 1e6;
   const std::chrono::duration<double> seconds(std::min(patience, longest));
-  bus::PublishWish wish{{version, std::chrono::duration_cast<Duration>(seconds), withdraw}, keep};
+  bus::PublishWish wish{
+      {version, std::chrono::duration_cast<Duration>(seconds), withdraw, parse_mode(deltas)}, keep};
   if (dtype) wish.dtype = parse_dtype(*dtype);
   const bus::LinkTensors taken = tensors_of(form, tensors, nb::none());
   const WithoutGil without_gil;
@@ -121,10 +145,26 @@ std::int64_t publish(BusLink& link, const Call& call, const Form& form, const Te
 
 std::int64_t pull(BusLink& link, const Call& call, const Form& form, const TensorList& tensors,
                   nb::object held, Version version, Version newer_than, bool together,
-                  Timeout timeout, bool subset) {
+                  Timeout timeout, bool subset, bool overwritten, const std::string& part,
+                  bool scratch) {
   const bus::LinkTensors taken = tensors_of(form, tensors, std::move(held));
   const WithoutGil without_gil;
-  return link->pull(*call, taken, {version, newer_than, together, subset}, deadline(timeout));
+  return link->pull(*call, taken,
+                    {version, newer_than, together, subset, overwritten, parse_part(part), scratch},
+                    deadline(timeout));
+}
+
+nb::object last_update(BusLink& link, const std::string& name) {
+  const auto last = call_without_gil([&] { return link->last_update(name); });
+  if (!last) return nb::none();
+  const bus::Update& update = last->update;
+  const auto seconds = [](std::int64_t nanoseconds) {
+    return static_cast<double>(nanoseconds) * 1e-9;
+  };
+  return nb::make_tuple(last->version, std::string(delta::to_string(update.why)), update.elements,
+                        update.values, update.bytes, seconds(update.asking),
+                        seconds(update.fetching), seconds(update.applying),
+                        seconds(update.verifying), update.verified);
 }
 
 nb::list contents_of(BusLink& link, const std::string& name, Timeout timeout) {
@@ -200,16 +240,18 @@ void bind_calls(nb::class_<BusLink>& link) {
                    "subset: bool) -> int"))
       .def("publish", &publish, nb::arg("call"), nb::arg("form"), nb::arg("tensors"),
            nb::arg("version").none(), nb::arg("keep"), nb::arg("dtype").none(), nb::arg("patience"),
-           nb::arg("withdraw"), nb::arg("timeout").none(),
+           nb::arg("withdraw"), nb::arg("delta"), nb::arg("timeout").none(),
            nb::sig("def publish(self, call: LinkCall, form: LinkForm, tensors: Tensors, "
                    "version: int | None, keep: int, dtype: str | None, patience: float, "
-                   "withdraw: bool, timeout: float | None) -> int"))
+                   "withdraw: bool, delta: str, timeout: float | None) -> int"))
       .def("pull", &pull, nb::arg("call"), nb::arg("form"), nb::arg("tensors"), nb::arg("held"),
            nb::arg("version").none(), nb::arg("newer_than").none(), nb::arg("together"),
-           nb::arg("timeout").none(), nb::arg("subset"),
+           nb::arg("timeout").none(), nb::arg("subset"), nb::arg("overwritten"), nb::arg("part"),
+           nb::arg("scratch"),
            nb::sig("def pull(self, call: LinkCall, form: LinkForm, tensors: Tensors, "
                    "held: object, version: int | None, newer_than: int | None, "
-                   "together: bool, timeout: float | None, subset: bool) -> int"));
+                   "together: bool, timeout: float | None, subset: bool, "
+                   "overwritten: bool, part: str, scratch: bool) -> int"));
 }
 
 void bind_questions(nb::class_<BusLink>& link) {
@@ -232,6 +274,11 @@ void bind_questions(nb::class_<BusLink>& link) {
       .def("last_send", &last_send, nb::arg("name"),
            nb::sig("def last_send(self, name: str) -> tuple[int, dict[int, str]] | None"),
            "(version, readers)")
+      .def("last_update", &last_update, nb::arg("name"),
+           nb::sig("def last_update(self, name: str) -> "
+                   "tuple[int, str, int, int, int, float, float, float, float, bool] | None"),
+           "(version, why, elements, values, patch bytes, seconds to ask, to fetch, to apply, to "
+           "verify, whether it was)")
       .def(
           "registration",
           [](BusLink& self, const std::string& name, bool sends) {
@@ -255,9 +302,11 @@ void bind_link(nb::module_& module) {
   bind_call(module);
   nb::class_<BusLink> link(module, "BusLink", "See tensorbus.Link.");
   link.def("__init__", &make_link, nb::arg("client"), nb::arg("local"), nb::arg("remote").none(),
-           nb::arg("world_size"), nb::arg("verify"),
+           nb::arg("world_size"), nb::arg("verify").none(), nb::arg("promises"),
+           nb::arg("delta_memory").none(), nb::arg("verify_every"),
            nb::sig("def __init__(self, client: BusClient, local: str, remote: str | None, "
-                   "world_size: int, verify: str) -> None"))
+                   "world_size: int, verify: str | None, promises: bool, "
+                   "delta_memory: int | None, verify_every: int) -> None"))
       .def(
           "begin",
           [](BusLink& self, std::string name, bool sends, bool shelf) {

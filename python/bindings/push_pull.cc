@@ -7,8 +7,21 @@
 #include "intake.h"
 #include "items.h"
 #include "pooled.h"
+#include "push_pull/request/device_items.h"
 #include "push_pull/request/trace.h"
 #include "store_arguments.h"
+
+namespace tensorbus::python {
+
+// A worker, and what it moves of devices.
+struct PushPullWorker {
+  explicit PushPullWorker(const push_pull::NodeOptions& options) : core(options) {}
+
+  push_pull::Worker core;
+  push_pull::DeviceItems devices;
+};
+
+}  // namespace tensorbus::python
 
 namespace nanobind::detail {
 
@@ -20,8 +33,8 @@ void wrap_destruct<push_pull::Scheduler>(void* node) noexcept {
   destroy_without_gil<push_pull::Scheduler>(node);
 }
 template <>
-void wrap_destruct<push_pull::Worker>(void* node) noexcept {
-  destroy_without_gil<push_pull::Worker>(node);
+void wrap_destruct<tensorbus::python::PushPullWorker>(void* node) noexcept {
+  destroy_without_gil<tensorbus::python::PushPullWorker>(node);
 }
 template <>
 void wrap_destruct<push_pull::Server>(void* node) noexcept {
@@ -88,6 +101,38 @@ TensorList tensors_of(nb::handle sequence, const char* what) {
   });
 }
 
+// The same of tensors that may be on devices.
+TensorList moved_of(nb::handle sequence, const char* what) {
+  return take_in_with_devices(sequence, nb::none(), [what](std::size_t index) {
+    return std::string(what) + " " + std::to_string(index);
+  });
+}
+
+// What the streams of the calling thread have been given comes first, for pushes and for pulls.
+Handler push_pull_on_devices(PushPullWorker& worker, const device::Moments& moments,
+                             const std::vector<Item>& pushes, const std::vector<Item>& pulls,
+                             Deadline deadline, std::shared_ptr<const void> kept) {
+  device::wait_until_passed(moments, deadline);
+  const push_pull::DeviceItems::Stand pushed = worker.devices.of_pushes(pushes, deadline);
+  auto pulled = worker.devices.of_pulls(pulls);
+  using Held = std::pair<std::shared_ptr<const void>, std::shared_ptr<const void>>;
+  const Handler first = worker.core.push_pull(pushed.items, pulled->items, deadline,
+                                              std::make_shared<Held>(std::move(kept), pulled));
+  worker.devices.keep(first, pulls, std::move(pulled));
+  return first;
+}
+
+void wait_on_devices(PushPullWorker& worker, Handler handler, Deadline deadline) {
+  const Handler first = worker.core.handlers(handler).front();
+  try {
+    worker.core.wait(handler, deadline);
+  } catch (...) {
+    worker.devices.forget(first);
+    throw;
+  }
+  worker.devices.store(first, deadline);
+}
+
 std::vector<Item> items_of(const TensorList& tensors, const std::vector<std::int64_t>& keys,
                            const char* what) {
   if (tensors.size() != keys.size()) {
@@ -100,19 +145,25 @@ std::vector<Item> items_of(const TensorList& tensors, const std::vector<std::int
   return items;
 }
 
-std::uint64_t push_pull_(push_pull::Worker& worker, nb::handle push_tensors, nb::handle push_keys,
+std::uint64_t push_pull_(PushPullWorker& worker, nb::handle push_tensors, nb::handle push_keys,
                          nb::handle pull_tensors, nb::handle pull_keys,
                          std::optional<double> timeout) {
   return with_their_errors([&] {
-    const TensorList pushed = tensors_of(push_tensors, "push tensor");
-    const TensorList pulled = tensors_of(pull_tensors, "pull tensor");
+    const TensorList pushed = moved_of(push_tensors, "push tensor");
+    const TensorList pulled = moved_of(pull_tensors, "pull tensor");
     const auto pushes = items_of(pushed, numbers_of<std::int64_t>(push_keys, "push keys"), "push");
     const auto pulls = items_of(pulled, numbers_of<std::int64_t>(pull_keys, "pull keys"), "pull");
     std::shared_ptr<const void> kept;
     if (!pulls.empty()) kept = keep(nb::steal(PySequence_Tuple(pull_tensors.ptr())));
     const WithoutGil without_gil;
+    if (pushed.on_devices() || pulled.on_devices()) {
+      device::Moments moments = pushed.moments();
+      moments.insert(moments.end(), pulled.moments().begin(), pulled.moments().end());
+      return static_cast<std::uint64_t>(
+          push_pull_on_devices(worker, moments, pushes, pulls, deadline(timeout), std::move(kept)));
+    }
     return static_cast<std::uint64_t>(
-        worker.push_pull(pushes, pulls, deadline(timeout), std::move(kept)));
+        worker.core.push_pull(pushes, pulls, deadline(timeout), std::move(kept)));
   });
 }
 
@@ -142,7 +193,7 @@ void check_same(const TensorList& before, const nb::tuple& tensors, const char* 
   }
 }
 
-Prepared prepare(push_pull::Worker& worker, nb::handle push_tensors, nb::handle push_keys,
+Prepared prepare(PushPullWorker& worker, nb::handle push_tensors, nb::handle push_keys,
                  nb::handle pull_tensors, nb::handle pull_keys) {
   return with_their_errors([&] {
     Prepared prepared{as_tuple(push_tensors), as_tuple(pull_tensors), {}, {}, {}};
@@ -152,19 +203,19 @@ Prepared prepare(push_pull::Worker& worker, nb::handle push_tensors, nb::handle 
         items_of(prepared.pushed, numbers_of<std::int64_t>(push_keys, "push keys"), "push");
     const auto pulls =
         items_of(prepared.pulled, numbers_of<std::int64_t>(pull_keys, "pull keys"), "pull");
-    prepared.request = worker.prepare(pushes, pulls, keep(prepared.pull_tensors));
+    prepared.request = worker.core.prepare(pushes, pulls, keep(prepared.pull_tensors));
     return prepared;
   });
 }
 
-std::uint64_t push_pull_prepared(push_pull::Worker& worker, const Prepared& prepared,
+std::uint64_t push_pull_prepared(PushPullWorker& worker, const Prepared& prepared,
                                  std::optional<double> timeout) {
   return with_their_errors([&] {
     check_same(prepared.pushed, prepared.push_tensors, "push tensor");
     check_same(prepared.pulled, prepared.pull_tensors, "pull tensor");
     const push_pull::PreparedRequest request = prepared.request;
     const WithoutGil without_gil;
-    return static_cast<std::uint64_t>(worker.push_pull(request, deadline(timeout)));
+    return static_cast<std::uint64_t>(worker.core.push_pull(request, deadline(timeout)));
   });
 }
 
@@ -236,12 +287,18 @@ void register_buffer(push_pull::Server& server, nb::object tensor, nb::handle wo
   });
 }
 
+push_pull::Worker& core_of(PushPullWorker& worker) { return worker.core; }
+template <typename Node>
+Node& core_of(Node& node) {
+  return node;
+}
+
 template <typename Node>
 void barrier(Node& node, bool servers, bool workers, bool all_lanes,
              std::optional<double> timeout) {
   with_their_errors([&] {
     const WithoutGil without_gil;
-    node.barrier({servers, workers, all_lanes}, deadline(timeout));
+    core_of(node).barrier({servers, workers, all_lanes}, deadline(timeout));
   });
 }
 
@@ -249,7 +306,7 @@ template <typename Node>
 void stop(Node& node, std::optional<double> timeout) {
   with_their_errors([&] {
     const WithoutGil without_gil;
-    node.stop(deadline(timeout));
+    core_of(node).stop(deadline(timeout));
   });
 }
 
@@ -271,7 +328,7 @@ void bind_node(nb::class_<Node>& type) {
 }
 
 void bind_worker(nb::module_& module) {
-  nb::class_<push_pull::Worker> type(module, "PushPullWorker");
+  nb::class_<PushPullWorker> type(module, "PushPullWorker");
   bind_node(type);
   type.def("push_pull", &push_pull_, nb::arg("push_tensors"), nb::arg("push_keys"),
            nb::arg("pull_tensors"), nb::arg("pull_keys"), nb::arg("timeout").none(),
@@ -284,20 +341,23 @@ void bind_worker(nb::module_& module) {
       .def("push_pull_prepared", &push_pull_prepared, nb::arg("request"), nb::arg("timeout").none())
       .def(
           "wait",
-          [](push_pull::Worker& worker, std::int64_t handler, std::optional<double> timeout) {
+          [](PushPullWorker& worker, std::int64_t handler, std::optional<double> timeout) {
             with_their_errors([&] {
               const WithoutGil without_gil;
-              worker.wait(handler_of(handler), deadline(timeout));
+              if (worker.devices.keeps_any()) {
+                return wait_on_devices(worker, handler_of(handler), deadline(timeout));
+              }
+              worker.core.wait(handler_of(handler), deadline(timeout));
             });
           },
           nb::arg("handler"), nb::arg("timeout").none())
       .def(
           "handlers",
-          [](const push_pull::Worker& worker, std::int64_t handler) {
+          [](const PushPullWorker& worker, std::int64_t handler) {
             return with_their_errors([&] {
               const WithoutGil without_gil;
               std::vector<std::uint64_t> numbers;
-              for (const Handler each : worker.handlers(handler_of(handler))) {
+              for (const Handler each : worker.core.handlers(handler_of(handler))) {
                 numbers.push_back(static_cast<std::uint64_t>(each));
               }
               return numbers;
@@ -306,19 +366,19 @@ void bind_worker(nb::module_& module) {
           nb::arg("handler"))
       .def(
           "trace",
-          [](const push_pull::Worker& worker, std::int64_t handler, std::optional<int> server) {
+          [](const PushPullWorker& worker, std::int64_t handler, std::optional<int> server) {
             return with_their_errors([&] {
               const WithoutGil without_gil;
-              const push_pull::Trace trace = worker.trace(handler_of(handler), server);
+              const push_pull::Trace trace = worker.core.trace(handler_of(handler), server);
               return std::vector<std::int64_t>(trace.begin(), trace.end());
             });
           },
           nb::arg("handler"), nb::arg("server").none())
       .def(
           "counts",
-          [](const push_pull::Worker& worker) {
+          [](const PushPullWorker& worker) {
             const push_pull::WorkerCounts counts =
-                call_without_gil([&] { return worker.counts(); });
+                call_without_gil([&] { return worker.core.counts(); });
             nb::dict result;
             result["answers_straight"] = counts.answers_straight;
             result["answers_copied"] = counts.answers_copied;

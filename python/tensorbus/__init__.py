@@ -28,7 +28,7 @@ from tensorbus.errors import (
 )
 from tensorbus.handles import PullHandle, SendHandle
 from tensorbus.layout import Layout, plan
-from tensorbus.link import LastSend, Link
+from tensorbus.link import LastSend, Link, PullStats, Update
 from tensorbus.observe import stats, trace
 from tensorbus.parts import Part, Sharded, fused
 from tensorbus.pool import empty, share_
@@ -53,6 +53,7 @@ __all__ = [
     "Plan",
     "Progress",
     "PullHandle",
+    "PullStats",
     "QueueFullError",
     "Read",
     "Replicate",
@@ -65,6 +66,7 @@ __all__ = [
     "Transfer",
     "TransferResult",
     "UnsupportedError",
+    "Update",
     "VersionGoneError",
     "WithdrawnError",
     "__version__",

@@ -391,8 +391,10 @@ def make_plan(source: Layout, target: Layout, shape: Sequence[int], dtype: str, 
 class Tensors:
     """Tensors as the core sees them; borrows their memory."""
 
-    def __init__(self, tensors: list[object], names: list[str] | None = None) -> None:
-        """`names` are what errors call them."""
+    def __init__(self, tensors: list[object], names: list[str] | None = None, stream: object = None) -> None:
+        """
+        `names` are what errors call them; `stream` is the one that those on CUDA devices were used on, None the current one.
+        """
 
     def __len__(self) -> int: ...
 
@@ -450,11 +452,11 @@ class Read:
 class Endpoint:
     def __init__(self, name: str, secret: bytes | None, secret_in_descriptors: bool, bind: str, first_port: int, last_port: int, metrics: str | None = None) -> None: ...
 
-    def expose(self, tensors: Sequence[object], frozen: bool) -> bytes: ...
+    def expose(self, tensors: Sequence[object], frozen: bool, stream: object) -> bytes: ...
 
     def release(self, descriptor: bytes) -> bool: ...
 
-    def read(self, descriptor: bytes, into: Sequence[object] | None, torch: bool, timeout: float | None, parts: Sequence[tuple[int, Sequence[int]]] | None) -> Read: ...
+    def read(self, descriptor: bytes, into: Sequence[object] | None, torch: bool, timeout: float | None, parts: Sequence[tuple[int, Sequence[int]]] | None, stream: object) -> Read: ...
 
     def stats(self) -> dict[str, object]: ...
 
@@ -515,7 +517,7 @@ class BusClient:
 
     def init_pair(self, pair: str, local: str, remote: str, world_size: int, mesh: Sequence[int] | None, placements: Sequence[Replicate | Shard | StridedShard | Partial], coordinate: Sequence[int] | None, blocking: bool, timeout: float | None) -> None: ...
 
-    def register_tensors(self, batch: str, tensors: list[object], items: list[tuple[str, str]], global_shapes: list[Sequence[int] | None], chunk_bytes: int | None, role: str | None, verify: str, timeout: float | None) -> int: ...
+    def register_tensors(self, batch: str, tensors: list[object], items: list[tuple[str, str]], global_shapes: list[Sequence[int] | None], chunk_bytes: int | None, role: str | None, verify: str | None, timeout: float | None) -> int: ...
 
     def transfer(self, batch: str, send: bool, role: str | None, tensors: Tensors, blocking: bool, timeout: float | None) -> BusTransfer: ...
 
@@ -602,7 +604,7 @@ class LinkCall:
 class BusLink:
     """See tensorbus.Link."""
 
-    def __init__(self, client: BusClient, local: str, remote: str | None, world_size: int, verify: str) -> None: ...
+    def __init__(self, client: BusClient, local: str, remote: str | None, world_size: int, verify: str | None, promises: bool, delta_memory: int | None, verify_every: int) -> None: ...
 
     def begin(self, name: str, send: bool, shelf: bool) -> LinkCall:
         """Takes the next place in the queue of a name."""
@@ -619,9 +621,9 @@ class BusLink:
 
     def recv(self, call: LinkCall, form: LinkForm, tensors: Tensors, held: object, version: int | None, timeout: float | None, subset: bool) -> int: ...
 
-    def publish(self, call: LinkCall, form: LinkForm, tensors: Tensors, version: int | None, keep: int, dtype: str | None, patience: float, withdraw: bool, timeout: float | None) -> int: ...
+    def publish(self, call: LinkCall, form: LinkForm, tensors: Tensors, version: int | None, keep: int, dtype: str | None, patience: float, withdraw: bool, delta: str, timeout: float | None) -> int: ...
 
-    def pull(self, call: LinkCall, form: LinkForm, tensors: Tensors, held: object, version: int | None, newer_than: int | None, together: bool, timeout: float | None, subset: bool) -> int: ...
+    def pull(self, call: LinkCall, form: LinkForm, tensors: Tensors, held: object, version: int | None, newer_than: int | None, together: bool, timeout: float | None, subset: bool, overwritten: bool, part: str, scratch: bool) -> int: ...
 
     def newest(self, name: str, timeout: float | None) -> int:
         """0 if there is none."""
@@ -633,6 +635,11 @@ class BusLink:
 
     def last_send(self, name: str) -> tuple[int, dict[int, str]] | None:
         """(version, readers)"""
+
+    def last_update(self, name: str) -> tuple[int, str, int, int, int, float, float, float, float, bool] | None:
+        """
+        (version, why, elements, values, patch bytes, seconds to ask, to fetch, to apply, to verify, whether it was)
+        """
 
     def registration(self, name: str, send: bool) -> int:
         """0 if there is none."""

@@ -228,17 +228,19 @@ class TensorBusClient:
         timeout: float | None = 30.0,
         *,
         role: str | None = None,
-        verify: str = "off",
+        verify: str | None = None,
     ) -> BatchHandler:
         """Registers the local tensors of a batch, each on one pair, and waits for the other side.
 
         Items are ``(tensor, pair)`` or ``(tensor, pair, name)``; of a pair all have a name or none.
-        Tensors are torch's (DTensors too), numpy's or anything with ``__dlpack__``, in CPU memory;
-        they are held until the batch is closed. ``role`` is the local name meant where this agent
-        has both sides of a pair. ``bucket_size`` bounds the bytes that are copied in one step.
+        Tensors are torch's (DTensors too), numpy's or anything with ``__dlpack__``, in CPU memory
+        or, with an embedded agent, on a CUDA device; they are held until the batch is closed.
+        ``role`` is the local name meant where this agent has both sides of a pair. ``bucket_size``
+        bounds the bytes that are copied in one step.
         ``verify="full"`` compares checksums of all that is read with what was offered (which also
         finds a tensor that was changed after its send), ``"sample"`` of one part in sixteen, other
-        parts in every round; what one side asks for holds for both.
+        parts in every round, ``"first"`` in full until a receiver has read a round; what one side
+        asks for holds for both. None: ``"first"`` if a tensor is on a CUDA device, else ``"off"``.
         """
         self._check_open()
         held, items = [], []
@@ -268,17 +270,27 @@ class TensorBusClient:
         remote_name: str | None = None,
         expected_world_size: int = 1,
         *,
-        verify: str = "off",
+        verify: str | None = None,
+        delta: bool = False,
+        delta_memory: int | None = None,
+        verify_every: int = 0,
     ) -> Link:
         """A way for state dicts between the ranks called ``local_name``, of which there are
         ``expected_world_size``, and those called ``remote_name``, whom a publisher need not name.
 
         It connects at the first call. Whoever sends or publishes is called by the same name by all
         its receivers; further ones may come and go.
-        ``verify`` is that of ``register_tensors``.
+        ``verify`` is that of ``register_tensors``. ``delta`` promises that nobody else writes to
+        the tensors between two pulls, which then may get the changed values only. A publisher
+        spends at most ``delta_memory`` bytes on deltas, beside its shelf. With ``verify_every=n``
+        every n-th pull that got the changed values only is compared with what the publishers have
+        (by ``verify``, or ``"full"``); what differs is read anew, with a warning.
         """
         self._check_open()
-        return Link(self, local_name, remote_name, expected_world_size, verify)
+        return Link(
+            self, local_name, remote_name, expected_world_size, verify, delta, delta_memory,
+            verify_every,
+        )  # fmt: skip
 
     def transfer(
         self,
@@ -288,18 +300,22 @@ class TensorBusClient:
         timeout: float | None = 30.0,
         *,
         role: str | None = None,
+        stream: Any = None,
     ) -> Transfer:
         """Starts one round of a batch, or takes part in one, and returns its ``Transfer``.
 
         A blocking call waits until the round is over and raises its error; past ``timeout`` it
         cancels the round. Without ``blocking``, ``timeout`` bounds only how long the agent may take
         to accept it.
+
+        Of tensors on CUDA devices it waits first, up to ``timeout``, for what the current stream of
+        the calling thread, or ``stream``, has been given.
         """
         self._check_open()
         if transfer_type not in ("send", "recv"):
             raise ValueError(f'transfer_type is "send" or "recv", not {transfer_type!r}')
         _, held = self._held.get(self._core.registration_of(batch_id, role), ("", []))
-        now = _core.Tensors(local_parts(held))
+        now = _core.Tensors(local_parts(held), None, stream)
         return Transfer(
             self._core.transfer(batch_id, transfer_type == "send", role, now, blocking, timeout)
         )

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 
 from tensorbus import _core
 from tensorbus.kvstore import CoreStore, connect
-from tensorbus.pool import uses_torch
+from tensorbus.pool import dtype_of, uses_torch
 
 if TYPE_CHECKING:
     from typing_extensions import Self
@@ -46,8 +46,9 @@ class Read:
 
     @property
     def path(self) -> str:
-        """How the bytes come: ``mapped``, ``process_vm_readv``, ``packed`` or ``network``, or
-        ``alias`` if they need not; empty until that is known."""
+        """How the bytes come: ``mapped``, ``process_vm_readv``, ``packed`` or ``network``, from or
+        to a device ``staged``, ``network staged`` or ``device window``, or ``alias`` if they need
+        not; empty until that is known."""
         return self._read.path
 
     def __await__(self) -> Generator[Any, None, list[Any]]:
@@ -116,9 +117,9 @@ class Endpoint:
         self._endpoint = _core.Endpoint(name, key, store is None, bind, *ports, metrics)
         _open.add(self)
 
-    def expose(self, tensors: Sequence[Any], *, frozen: bool = False) -> bytes:
+    def expose(self, tensors: Sequence[Any], *, frozen: bool = False, stream: Any = None) -> bytes:
         """A descriptor of these tensors: torch, numpy or anything with ``__dlpack__``, of any
-        strides, in CPU memory.
+        strides, in CPU memory or on CUDA devices.
 
         They are kept, and must not be written or resized, until ``release``. Tensors in the pool
         (``tensorbus.empty``, ``tensorbus.share_``) are read fastest.
@@ -126,8 +127,12 @@ class Endpoint:
         ``frozen`` is a promise: these tensors, all in the pool, are never written again. Readers on
         this host then get the memory itself (what they write stays theirs). It goes back to the
         pool after ``release`` and when no reader has it any more.
+
+        Of tensors on CUDA devices readers get what the current stream of the calling thread, or
+        ``stream``, has been given so far; the call waits for that. Nothing of this was run on
+        a GPU yet: docs/device.md.
         """
-        return self._endpoint.expose(tensors, frozen)
+        return self._endpoint.expose(tensors, frozen, stream)
 
     def release(self, descriptor: bytes) -> bool:
         """Takes the tensors back; they may be written again when it returns. Reads that are not
@@ -142,13 +147,17 @@ class Endpoint:
         parts: Sequence[tuple[int, Sequence[int]]] | None = None,
         timeout: float | None = None,
         torch: bool | None = None,
+        device: Any = None,
+        stream: Any = None,
     ) -> Read:
-        """Starts to read and returns at once. Arguments as those of ``read``; ``torch`` says whose
-        tensors new ones are."""
+        """Starts to read and returns at once, or when targets on CUDA devices may be written.
+        Arguments as those of ``read``; ``torch`` says whose tensors new ones are."""
         if torch is None:
             torch = uses_torch()
         boxes = None if parts is None else _checked(parts, into)
-        return Read(self._endpoint.read(descriptor, into, torch, timeout, boxes))
+        if device is not None:
+            into = _new_tensors(descriptor, into, device)
+        return Read(self._endpoint.read(descriptor, into, torch, timeout, boxes, stream))
 
     def read(
         self,
@@ -157,6 +166,8 @@ class Endpoint:
         *,
         parts: Sequence[tuple[int, Sequence[int]]] | None = None,
         timeout: float | None = None,
+        device: Any = None,
+        stream: Any = None,
     ) -> list[Any]:
         """The tensors of a descriptor.
 
@@ -167,8 +178,14 @@ class Endpoint:
         With ``parts`` every target is filled with a box of a tensor: ``(index, start)`` names the
         tensor and where in it the box begins, the target's shape is the box's. Only those bytes
         move. Some hundreds of parts at a time.
+
+        With ``device`` new tensors are torch's, on that device. Targets on CUDA devices are written
+        after what the current stream of the calling thread, or ``stream``, has been given; when the
+        call returns the bytes are in place for every stream.
         """
-        read = self.start_read(descriptor, into, parts=parts, timeout=timeout)
+        read = self.start_read(
+            descriptor, into, parts=parts, timeout=timeout, device=device, stream=stream
+        )
         try:
             return read.wait()
         except BaseException:
@@ -182,9 +199,13 @@ class Endpoint:
         *,
         parts: Sequence[tuple[int, Sequence[int]]] | None = None,
         timeout: float | None = None,
+        device: Any = None,
+        stream: Any = None,
     ) -> list[Any]:
         """As ``read``, for asyncio."""
-        return await self.start_read(descriptor, into, parts=parts, timeout=timeout)
+        return await self.start_read(
+            descriptor, into, parts=parts, timeout=timeout, device=device, stream=stream
+        )
 
     def stats(self) -> dict[str, Any]:
         """What was read, by path, and what is open."""
@@ -216,6 +237,17 @@ def _checked(
     if negative is not None:
         raise ValueError(f"parts: {negative} is no position of a tensor")
     return boxes
+
+
+def _new_tensors(descriptor: bytes, into: Sequence[Any] | None, device: Any) -> list[Any]:
+    if into is not None:
+        raise ValueError("give into or device, not both")
+    import torch
+
+    return [
+        torch.empty(shape, dtype=dtype_of(dtype), device=device)
+        for dtype, shape in describe(descriptor)
+    ]
 
 
 def _secret_from(store: CoreStore | str, timeout: float | None) -> bytes:

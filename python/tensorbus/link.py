@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 import time
 from collections.abc import AsyncIterator, Callable, Iterator, Mapping, Sequence
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple, overload
 
 from tensorbus import _core, pool
 from tensorbus.bar import Bar
@@ -30,6 +30,24 @@ class LastSend(NamedTuple):
     readers: dict[int, str]
 
 
+class PullStats(NamedTuple):
+    """How the last version that was pulled over a link with ``delta=True`` got here."""
+
+    version: int
+    mode: str
+    """``"delta"`` or ``"dense"``"""
+    why: str
+    """``"patch"``, or why all of the version was read: ``"no base"``, ``"dense is sooner"``, ..."""
+    changed: float
+    """Which share of the elements was in patches."""
+    patch_bytes: int
+    seconds: dict[str, float]
+    """Until all sources had answered (``"ask"``), until all patches were here (``"fetch"``), until
+    they were applied (``"apply"``), until the result was compared (``"verify"``)."""
+    verified: bool
+    """What was patched was compared with what the publishers have: see ``verify_every``."""
+
+
 class Link:
     """Between the ranks called ``local_name`` and those called ``remote_name``: see
     ``TensorBusClient.link``.
@@ -41,6 +59,11 @@ class Link:
     the other side and plans; later ones reuse the plan while names, shapes, types and layouts stay
     the same. What does not fit is a ``ValueError`` at the receivers, line by line; the senders go
     on waiting for receivers that fit.
+
+    Tensors on CUDA devices are moved like others, by an agent in this process (not yet run on
+    a GPU: docs/device.md). A call takes what the current stream of the calling
+    thread has been given so far, or ``stream``: an int, a torch stream, anything with
+    ``__cuda_stream__``. When a call that receives returns, the bytes are in place for every stream.
     """
 
     def __init__(
@@ -49,12 +72,16 @@ class Link:
         local_name: str,
         remote_name: str | None,
         expected_world_size: int,
-        verify: str,
+        verify: str | None,
+        delta: bool = False,
+        delta_memory: int | None = None,
+        verify_every: int = 0,
     ) -> None:
         self._client = client
         self._core = _core.BusLink(
-            client._core, local_name, remote_name, expected_world_size, verify
-        )
+            client._core, local_name, remote_name, expected_world_size, verify, delta, delta_memory,
+            verify_every,
+        )  # fmt: skip
         self._places = Places(self._core)
         # What the core was last told of a name, and as what.
         self._forms: dict[tuple[str, bool, bool], tuple[list[list[Any]], _core.LinkForm]] = {}
@@ -62,10 +89,21 @@ class Link:
         self.remote_name = remote_name
         self.expected_world_size = expected_world_size
 
-    def stats(self) -> Stats:
+    @overload
+    def stats(self) -> Stats: ...
+    @overload
+    def stats(self, name: str) -> PullStats: ...
+    def stats(self, name: str | None = None) -> Stats | PullStats:
         """The numbers of this link's rank, as ``tensorbus.stats()`` has them; nothing if its agent
-        is a process of its own, which counts there."""
-        return stats_of(self._client.namespace, self._client.agent_rank)
+        is a process of its own, which counts there. With a name, of a link with ``delta=True``: how
+        the last version of that name that was pulled got here.
+        """
+        if name is None:
+            return stats_of(self._client.namespace, self._client.agent_rank)
+        stats = self._stats(name)
+        if stats is None:
+            raise ValueError(f'"{name}" was not pulled over a link with delta=True')
+        return stats
 
     @profiled
     def send_state_dict(
@@ -78,6 +116,7 @@ class Link:
         allow_lost: bool = False,
         min_readers: int = 0,
         skip_others: bool = False,
+        stream: Any = None,
     ) -> int:
         """Offers a version and waits until every reader of every rank has read it; returns the
         version.
@@ -93,7 +132,7 @@ class Link:
         """
         left = _Countdown(timeout)
         with self._turn(name, left, send=True) as call:
-            state = _State(state_dict, skip_others)
+            state = _State(state_dict, skip_others, stream)
             return self._send(call, name, state, version, left, allow_lost, min_readers)
 
     def send_state_dict_async(
@@ -106,6 +145,7 @@ class Link:
         allow_lost: bool = False,
         min_readers: int = 0,
         skip_others: bool = False,
+        stream: Any = None,
     ) -> SendHandle:
         """``send_state_dict`` while the caller goes on, once ``handle.staged.wait()`` has returned:
         from then on the tensors may change. Sends of a name go out in the order of their calls.
@@ -115,7 +155,7 @@ class Link:
         """
         left = _Countdown(timeout)
         call = self._open_core().begin(name, True, False)
-        state = _State(state_dict, skip_others)
+        state = _State(state_dict, skip_others, stream)
         return SendHandle(
             call,
             lambda: self._send(call, name, state, version, left, allow_lost, min_readers),
@@ -159,6 +199,7 @@ class Link:
         timeout: float | None = 30.0,
         subset: bool = False,
         skip_others: bool = False,
+        stream: Any = None,
     ) -> int:
         """Fills the tensors in place with the next version that is sent, or is being offered
         now; returns the version.
@@ -171,7 +212,7 @@ class Link:
         """
         left = _Countdown(timeout)
         with self._turn(name, left, send=False) as call:
-            entries = self._checked(call, _State(state_dict, skip_others), left)
+            entries = self._checked(call, _State(state_dict, skip_others, stream), left)
             form = self._form((name, False, False), entries)
             got = self._open_core().recv(
                 call, form, entries.views, entries.tensors, version, left(), subset
@@ -188,10 +229,12 @@ class Link:
         version: int | None = None,
         keep: int = 2,
         dtype: Any = None,
+        delta: str = "off",
         on_full: str = "wait",
         patience: float = 5.0,
         timeout: float | None = 30.0,
         skip_others: bool = False,
+        stream: Any = None,
     ) -> int:
         """Puts a copy of the tensors on the shelf as the next version, which is returned: they may
         change at once, whoever reads, and no reader need exist.
@@ -204,17 +247,22 @@ class Link:
         seconds; then ``on_full="wait"`` waits on until ``timeout``, and ``"withdraw"`` takes the
         oldest from them: their pull begins again with the newest. With ``skip_others`` what is no
         tensor is left out instead of refused.
+
+        With ``delta="auto"`` readers over a link with ``delta=True`` get the changed values only,
+        whenever that is sooner; with ``"always"`` whenever it can be.
         """
+        if delta not in ("auto", "off", "always"):
+            raise ValueError(f'delta is "auto", "off" or "always", not {delta!r}')
         if on_full not in ("wait", "withdraw"):
             raise ValueError(f'on_full is "wait" or "withdraw", not {on_full!r}')
         shelf_type = None if dtype is None else pool.dtype_name(dtype)
         left = _Countdown(timeout)
         with self._turn(name, left, send=True, shelf=True) as call:
-            entries = self._checked(call, _State(state_dict, skip_others), left)
+            entries = self._checked(call, _State(state_dict, skip_others, stream), left)
             form = self._form((name, True, True), entries)
             return self._open_core().publish(
                 call, form, entries.views, version, keep, shelf_type, patience,
-                on_full == "withdraw", left(),
+                on_full == "withdraw", delta, left(),
             )  # fmt: skip
 
     @profiled
@@ -230,6 +278,8 @@ class Link:
         timeout: float | None = 30.0,
         subset: bool = False,
         skip_others: bool = False,
+        stream: Any = None,
+        delta: bool | None = None,
     ) -> int:
         """Fills the tensors in place with a version that the other side has published, all of it
         or none; returns the version.
@@ -244,12 +294,13 @@ class Link:
         ranks of this side call it, and all return the same version, the newest that every one of
         them can have and has asked for; a rank that does not is named by the others'
         ``TimeoutError``. With ``together=False`` this rank pulls for itself. ``subset`` and
-        ``skip_others`` are those of ``recv_state_dict``.
+        ``skip_others`` are those of ``recv_state_dict``. ``delta=False`` says that somebody has
+        written to the tensors: nothing is patched this time.
         """
         if progress:
             handle = self.pull_async(
                 name, state_dict, version=version, newer_than=newer_than, together=together,
-                timeout=timeout, subset=subset, skip_others=skip_others,
+                timeout=timeout, subset=subset, skip_others=skip_others, stream=stream, delta=delta,
             )  # fmt: skip
             if callable(progress):
                 got = _watched(handle, progress)
@@ -261,8 +312,8 @@ class Link:
                 return got
         left = _Countdown(timeout)
         with self._turn(name, left, send=False, shelf=True) as call:
-            state = _State(state_dict, skip_others)
-            return self._pull(call, name, state, version, newer_than, together, left, subset)
+            state = _State(state_dict, skip_others, stream)
+            return self._pull(call, name, state, version, newer_than, together, left, subset, delta)
 
     def pull_async(
         self,
@@ -275,16 +326,20 @@ class Link:
         timeout: float | None = 30.0,
         subset: bool = False,
         skip_others: bool = False,
+        stream: Any = None,
+        delta: bool | None = None,
     ) -> PullHandle:
         """``pull`` while the caller goes on: a handle with ``result()``, ``done()``, ``cancel()``
         and ``progress``, that can be awaited. The tensors are the caller's again when it is done.
         """
         left = _Countdown(timeout)
         call = self._open_core().begin(name, False, True)
-        state = _State(state_dict, skip_others)
+        state = _State(state_dict, skip_others, stream)
         return PullHandle(
             call,
-            lambda: self._pull(call, name, state, version, newer_than, together, left, subset),
+            lambda: self._pull(
+                call, name, state, version, newer_than, together, left, subset, delta
+            ),
         )
 
     def _pull(
@@ -297,15 +352,58 @@ class Link:
         together: bool,
         left: _Countdown,
         subset: bool,
+        delta: bool | None,
+        part: str = "all",
+        scratch: bool = False,
     ) -> int:
         entries = self._checked(call, state, left)
         form = self._form((name, False, True), entries)
-        got = self._open_core().pull(
+        # First: nobody writes to what the next pull may patch.
+        if part != "fetch":
+            entries.fill_padding()
+        return self._open_core().pull(
             call, form, entries.views, entries.tensors, version, newer_than, together, left(),
-            subset,
+            subset, delta is False, part, scratch,
         )  # fmt: skip
-        entries.fill_padding()
-        return got
+
+    def fetch(
+        self,
+        name: str,
+        state_dict: Mapping[Any, Any],
+        *,
+        version: int | None = None,
+        newer_than: int | None = None,
+        together: bool = True,
+        timeout: float | None = 30.0,
+        subset: bool = False,
+        skip_others: bool = False,
+        delta: bool | None = None,
+        dense: str = "apply",
+    ) -> Update:
+        """The first part of a ``pull``, with its arguments, while an engine still serves with these
+        tensors: they stay as they are until ``apply()`` of what is returned, which takes as long
+        as there are changed values. What no patch can do is read from the publishers by
+        ``apply()`` or, with ``dense="scratch"``, now, into other memory, as large as the tensors.
+        Another ``fetch`` or ``pull`` of the name takes the place of this one.
+        """
+        if dense not in ("apply", "scratch"):
+            raise ValueError(f'dense is "apply" or "scratch", not {dense!r}')
+        left = _Countdown(timeout)
+        with self._turn(name, left, send=False, shelf=True) as call:
+            got = self._pull(
+                call, name, _State(state_dict, skip_others, None), version, newer_than, together, left,
+                subset, delta, "fetch", dense == "scratch",
+            )  # fmt: skip
+            stats = self._stats(name)
+        return Update(self, name, state_dict, got, stats, subset, skip_others)
+
+    def _apply(self, update: Update, timeout: float | None) -> int:
+        left = _Countdown(timeout)
+        with self._turn(update.name, left, send=False, shelf=True) as call:
+            return self._pull(
+                call, update.name, _State(update.state_dict, update.skip_others), update.version,
+                None, False, left, update.subset, None, "apply",
+            )  # fmt: skip
 
     async def follow(
         self,
@@ -317,6 +415,7 @@ class Link:
         timeout: float | None = None,
         subset: bool = False,
         skip_others: bool = False,
+        stream: Any = None,
     ) -> AsyncIterator[int]:
         """Fills the tensors with the newest version (above ``newer_than``), then with each newer
         one that is there when the body of the loop is done: ``async for version in
@@ -327,7 +426,7 @@ class Link:
             try:
                 newer_than = await self.pull_async(
                     name, state_dict, newer_than=newer_than, together=together, timeout=timeout,
-                    subset=subset, skip_others=skip_others,
+                    subset=subset, skip_others=skip_others, stream=stream,
                 )  # fmt: skip
             except EndOfStreamError:
                 return
@@ -370,6 +469,21 @@ class Link:
                     raise
             else:
                 return got, tensors
+
+    def _stats(self, name: str) -> PullStats | None:
+        last = self._core.last_update(name)
+        if last is None:
+            return None
+        version, why, elements, values, patch_bytes, *seconds, verified = last
+        return PullStats(
+            version,
+            "delta" if why == "patch" else "dense",
+            why,
+            values / elements if elements else 0.0,
+            patch_bytes,
+            dict(zip(("ask", "fetch", "apply", "verify"), seconds, strict=True)),
+            verified,
+        )
 
     def newest(self, name: str, *, timeout: float | None = 30.0) -> int:
         """The newest version that ``pull`` would find now, or that this rank has published; 0 if
@@ -433,14 +547,43 @@ class Link:
         return known[1]
 
 
+class Update:
+    """A version that was fetched and not applied yet: see ``Link.fetch``."""
+
+    def __init__(
+        self,
+        link: Link,
+        name: str,
+        state_dict: Mapping[Any, Any],
+        version: int,
+        stats: PullStats | None,
+        subset: bool,
+        skip_others: bool,
+    ) -> None:
+        self._link = link
+        self.name = name
+        self.state_dict = state_dict
+        self.version = version
+        self.mode = "dense" if stats is None else stats.mode
+        """``"delta"``: all that is needed is here; ``"dense"``: ``apply`` reads it."""
+        self.bytes = 0 if stats is None else stats.patch_bytes
+        """That were fetched."""
+        self.subset = subset
+        self.skip_others = skip_others
+
+    def apply(self, *, timeout: float | None = 30.0) -> int:
+        """Fills the tensors with the version, which is returned."""
+        return self._link._apply(self, timeout)
+
+
 class _State:
     """The tensors of a state dict, or what is wrong with it."""
 
-    def __init__(self, state_dict: Mapping[Any, Any], skip_others: bool) -> None:
+    def __init__(self, state_dict: Mapping[Any, Any], skip_others: bool, stream: Any) -> None:
         self.entries: Entries | None = None
         self.problem: Exception | None = None
         try:
-            self.entries = entries_of(state_dict, skip_others)
+            self.entries = entries_of(state_dict, skip_others, stream)
         except (TypeError, ValueError) as error:
             self.problem = error
 

@@ -14,6 +14,7 @@ from tensorbus.parts import Part, described_parts, parts_of
 # Shape of the mesh, placements, where this rank is, and the first of the mesh's ranks: meshes with
 # different ones hold the whole tensor each.
 OwnLayout: TypeAlias = tuple[list[int], list[Placement], list[int], int]
+_TENSORS_HAVE = ("__dlpack__", "__cuda_array_interface__")
 
 
 @dataclass
@@ -29,24 +30,33 @@ class Entries:
     padded: list[Part] = field(default_factory=list)
     views: _core.Tensors = field(init=False)  # the locals, where they are now
 
-    def __post_init__(self) -> None:
-        self.views = _core.Tensors(self.locals, self.names)
+    def look(self, stream: Any) -> None:
+        """Where the tensors are, and what ``stream`` has been given for those on CUDA devices."""
+        self.views = _core.Tensors(self.locals, self.names, stream)
 
     def form(self) -> list[list[Any]]:
         """What must stay the same, beside types and shapes, for a plan to stay good."""
         return [self.names, self.shapes, self.layouts, self.starts]
 
     def fill_padding(self) -> None:
-        """After the tensors were received."""
+        """Of tensors that are received."""
         with without_gradients():
             for part in self.padded:
                 part.fill_padding()
 
 
-def entries_of(state_dict: Mapping[Any, Any], skip_others: bool = False) -> Entries:
+def entries_of(
+    state_dict: Mapping[Any, Any], skip_others: bool = False, stream: Any = None
+) -> Entries:
     """Names are keys joined by dots; those of which this rank holds nothing are not there.
     ValueError lists all that cannot be sent; with ``skip_others`` what is no tensor is left out.
     """
+    entries = _entries_in(state_dict, skip_others)
+    entries.look(stream)
+    return entries
+
+
+def _entries_in(state_dict: Mapping[Any, Any], skip_others: bool) -> Entries:
     # Every round begins with this: what a class says is not asked of each of a thousand tensors.
     found: dict[str, Any] = {}
     parts: dict[str, list[Part]] = {}
@@ -60,9 +70,9 @@ def entries_of(state_dict: Mapping[Any, Any], skip_others: bool = False) -> Entr
             if own is not None:
                 parts[name] = own
                 continue
-            if hasattr(type(value), "__dlpack__"):
+            if any(hasattr(type(value), how) for how in _TENSORS_HAVE):
                 tensor_types.add(type(value))
-            elif not hasattr(value, "__dlpack__"):
+            elif not any(hasattr(value, how) for how in _TENSORS_HAVE):
                 try:
                     own = parts_of(value)
                 except ValueError as error:

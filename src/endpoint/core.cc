@@ -164,7 +164,7 @@ void Core::begin_reading(fabric::OpId id, Running& read) {
   }
   read.stage = Running::Stage::reading;
   read.began_at = now();
-  read.state->set_path(read.region->path());
+  read.state->set_path(path_to(read.targets, *read.region));
   fabric::Read request;
   request.stream = read.stream;
   request.stream_number = read.stream_number;
@@ -284,6 +284,10 @@ void Core::on(const fabric::Completion& completion) {
   if (!completion.status.ok() || read.stage == Running::Stage::reading) {
     if (completion.status.code == Code::withdrawn) {
       read.owner->attached.erase(read.number());
+    }
+    // Known when the bytes have come.
+    if (read.region != nullptr && read.region->path_to_device() == "device window") {
+      read.state->set_path(path_to(read.targets, *read.region));
     }
     return finish(completion.id, completion.status);
   }

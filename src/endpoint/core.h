@@ -28,11 +28,10 @@ struct Counters {
     observe::Counter reads;
     observe::Counter bytes;
   };
-  Path paths[5] = {{"alias", {}, {}},
-                   {"mapped", {}, {}},
-                   {"process_vm_readv", {}, {}},
-                   {"packed", {}, {}},
-                   {"network", {}, {}}};
+  Path paths[8] = {
+      {"alias", {}, {}},          {"mapped", {}, {}},       {"process_vm_readv", {}, {}},
+      {"packed", {}, {}},         {"network", {}, {}},      {"staged", {}, {}},
+      {"network staged", {}, {}}, {"device window", {}, {}}};
   observe::Counter failed_reads;
   observe::Counter exposures;
   observe::Counter connections;

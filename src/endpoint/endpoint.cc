@@ -92,7 +92,8 @@ void set_targets(endpoint::PendingRead& read, std::span<const TensorView> into) 
   read.target_forms = copy_forms(into);
   for (std::size_t i = 0; i < into.size(); ++i) {
     const TensorForm& form = read.target_forms[i];
-    read.targets.push_back({into[i].data, form.dtype, form.shape, form.strides, into[i].read_only});
+    read.targets.push_back({into[i].data, form.dtype, form.shape, form.strides, into[i].read_only,
+                            false, into[i].device});
   }
   read.stream = stream_into(read);
 }

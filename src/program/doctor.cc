@@ -22,6 +22,7 @@ struct DoctorOptions {
   std::string ports;
   std::string peer;
   bool json = false;
+  bool gpu = false;
 };
 
 const char* name_of(Finding::State state) {
@@ -68,6 +69,7 @@ int examine(const DoctorOptions& options) {
   look_at_network(findings, bind, fabric::parse_port_range(options.ports));
   if (!options.peer.empty()) look_at_peer(findings, peer_bytes(options.peer), bind);
   look_at_settings(findings);
+  if (options.gpu) look_at_devices(findings);
   std::cout << (options.json ? to_json(findings) + "\n" : to_text(findings));
   const bool ill = std::ranges::any_of(
       findings, [](const Finding& finding) { return finding.state == Finding::State::problem; });
@@ -135,6 +137,8 @@ void add_doctor(CLI::App& app, Run& run) {
                    "Address or descriptor of a peer, as a file or in hexadecimal digits: which "
                    "fabric would serve it, and why not the others")
       ->type_name("FILE|HEX");
+  command->add_flag("--gpu", options->gpu,
+                    "Load the CUDA driver, too, and check for some seconds what its devices do");
   command->add_flag("--json", options->json, "Print JSON instead of a table");
   command->footer("Exit codes: 0 no problems, 1 problems, 2 usage.");
   command->callback([options, &run] { run = [options] { return examine(*options); }; });

@@ -29,6 +29,8 @@ void look_at_network(Findings& findings, const std::string& bind, const fabric::
 // `peer`: an encoded address or descriptor.
 void look_at_peer(Findings& findings, const std::string& peer, const std::string& bind);
 void look_at_settings(Findings& findings);
+// Loads the CUDA driver and uses its devices for a few seconds.
+void look_at_devices(Findings& findings);
 
 // A table for people; problems with what to do about them.
 std::string to_text(const Findings& findings);

@@ -2,7 +2,8 @@
 
 An agent stops itself at a named step of the shelf; then something is killed, and it goes on. Every
 publisher fills its half of the tensor with a number that nobody else uses and tells it before the
-call: whatever is pulled can be traced back.
+call: whatever is pulled can be traced back. With deltas it changes some elements only, and the
+number is a checksum of the half.
 """
 
 from __future__ import annotations
@@ -29,8 +30,14 @@ RECOVERY = 60.0  # seconds in which everybody must be back at work
 STEPS = {
     "slot taken": 0, "published": 1, "subscribed": 0, "subscribing": 2, "reading": 2, "received": 2,
 }  # fmt: skip
+# With deltas.
+DELTA_STEPS = {
+    "slot taken": 0, "published": 1, "patch offered": 0, "fetching": 2, "applying": 2, "reading": 2,
+    "subscribing": 2,
+}  # fmt: skip
 # These come only with somebody who begins anew.
 REJOINING = {"subscribed": 2, "subscribing": 2}
+DELTA_REJOINING = REJOINING | {"reading": 2}
 VICTIMS = [
     "publisher", "publisher's agent", "reader", "reader's agent", "both publishers", "store",
     "nobody",
@@ -39,15 +46,30 @@ VICTIMS = [
 EXPECTED = {"PeerLostError", "ConnectionError", "TimeoutError", "RuntimeError"}
 
 WORKER = """
-import json, sys, time
+import json, sys, time, zlib
 import numpy as np
 import tensorbus
 
-queue, state, namespace, rank, role, rows, base = sys.argv[1:]
-rank, rows, value = int(rank), int(rows), int(base)
+queue, state, namespace, rank, role, rows, base, delta = sys.argv[1:]
+rank, rows, value, delta = int(rank), int(rows), int(base), delta == "delta"
+dice = np.random.default_rng(value)
 
 def tell(**what):
     print(json.dumps(what), flush=True)
+
+def train(half, value):
+    # Returns the number by which the half is known.
+    if not delta:
+        half.fill(value)
+        return value
+    half[dice.random(half.shape) < dice.choice([0.0001, 0.01, 0.5])] = value
+    half[0] = value
+    return zlib.crc32(half)
+
+def known_by(half):
+    if delta:
+        return [zlib.crc32(np.ascontiguousarray(half))] * 2
+    return [int(half.min()), int(half.max())]
 
 client = tensorbus.TensorBusClient(rank, queue, state, namespace=namespace)
 if role == "publisher":
@@ -56,21 +78,24 @@ if role == "publisher":
     part = tensorbus.Part(half, (rows, 2), (rank * (rows // 2), 0))
     while True:
         value += 1
-        half.fill(value)
-        tell(filled=value)
+        number = train(half, value)
+        tell(filled=number)
         try:
-            tell(published=link.publish("policy", {"w": part}, timeout=10.0), value=value)
+            mode = "always" if delta else "off"
+            version = link.publish("policy", {"w": part}, timeout=10.0, delta=mode)
+            tell(published=version, value=number)
         except Exception as error:
             tell(error=type(error).__name__, message=str(error))
             time.sleep(0.02)
 else:
-    link = client.link(f"engine {rank}", "trainer")
-    whole = np.zeros((rows, 2), np.int64)
+    link = client.link(f"engine {rank}", "trainer", delta=delta)
+    whole = tensorbus.empty((rows, 2), "int64") if delta else np.zeros((rows, 2), np.int64)
     while True:
         try:
             version = link.pull("policy", {"w": whole}, timeout=10.0)
             halves = [whole[: rows // 2], whole[rows // 2 :]]
-            tell(pulled=version, values=[[int(h.min()), int(h.max())] for h in halves])
+            mode = link.stats("policy").mode if delta else "dense"
+            tell(pulled=version, values=[known_by(half) for half in halves], mode=mode)
         except Exception as error:
             tell(error=type(error).__name__, message=str(error))
         time.sleep(0.005)
@@ -84,6 +109,7 @@ class Shot:
 
 
 SHOTS = [Shot(step, victim) for step in STEPS for victim in VICTIMS]
+DELTA_SHOTS = [Shot(step, victim) for step in DELTA_STEPS for victim in VICTIMS]
 
 
 @dataclass
@@ -101,6 +127,7 @@ class Record:
     written: dict[int, Written] = field(default_factory=dict)
     pulls: list[tuple[int, list[list[int]]]] = field(default_factory=list)  # version, halves
     errors: dict[int, str] = field(default_factory=dict)  # the last of each rank
+    patched: int = 0  # of the pulls
 
     def take(self, rank: int, told: dict[str, Any]) -> None:
         if "filled" in told:
@@ -109,6 +136,7 @@ class Record:
             self.written[told["value"]].version = told["published"]
         elif "pulled" in told:
             self.pulls.append((told["pulled"], told["values"]))
+            self.patched += told["mode"] == "delta"
         else:
             assert told["error"] in EXPECTED, f"rank {rank}: {told}"
             self.errors[rank] = told["message"]
@@ -129,6 +157,10 @@ class Record:
 
 class ShelfChaos:
     """On one host or, with `hosts`, publishers and the store on one and readers on another."""
+
+    delta = False
+    steps = STEPS
+    rejoining = REJOINING
 
     def __init__(self, start: Start, folder: Path, hosts: TwoHosts | None) -> None:
         self._start = start
@@ -182,17 +214,17 @@ class ShelfChaos:
         self.workers[rank] = self._start(
             *self._on(rank), sys.executable, "-u", "-c", WORKER, self._file(rank, "queue"),
             self._file(rank, "state"), "shelves", str(rank), role, str(ROWS),
-            str(self._starts * 1_000_000_000),
+            str(self._starts * 1_000_000_000), "delta" if self.delta else "dense",
         )  # fmt: skip
 
     # One shot.
 
     def fire(self, shot: Shot) -> None:
-        halted = STEPS[shot.step]
+        halted = self.steps[shot.step]
         agent = self.agents[halted]
         self._halt(halted).arm(shot.step)
-        if shot.step in REJOINING:
-            self._restart_worker(REJOINING[shot.step])
+        if shot.step in self.rejoining:
+            self._restart_worker(self.rejoining[shot.step])
         self._halt(halted).wait(agent)
         self._kill(shot.victim)
         if agent.is_alive():
@@ -263,3 +295,11 @@ class ShelfChaos:
                 return
             assert time.monotonic() < end, f"after {after}: {fresh}, {newest}, {self.record.errors}"
             time.sleep(0.01)
+
+
+class DeltaChaos(ShelfChaos):
+    """Readers get the changed values only, whenever they hold a version."""
+
+    delta = True
+    steps = DELTA_STEPS
+    rejoining = DELTA_REJOINING

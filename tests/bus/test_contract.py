@@ -42,9 +42,13 @@ TRANSFER = {"transfer_type": REQUIRED, "blocking": False, "timeout": 30.0}
         (
             TensorBusClient.register_tensors,
             {"batch_id": REQUIRED, "tensors": REQUIRED, "bucket_size": None, "timeout": 30.0},
-            {"role": None, "verify": "off"},
+            {"role": None, "verify": None},
         ),
-        (TensorBusClient.transfer, {"batch_id": REQUIRED} | TRANSFER, {"role": None}),
+        (
+            TensorBusClient.transfer,
+            {"batch_id": REQUIRED} | TRANSFER,
+            {"role": None, "stream": None},
+        ),
         (
             TensorBusClient.query_transfer_signal,
             {"batch_id": REQUIRED} | BLOCKING,

@@ -126,3 +126,45 @@ def test_nothing_is_compared_unless_asked_for(threads: Bus):
     sending.result(20)
     with pytest.raises(ValueError, match="verify"):
         threads.client(9).link("x", "y", 1, verify="some")
+
+
+def test_first_rounds_are_compared_until_one_was_read(bus: Bus):
+    sent, got = torch.zeros(1000), [torch.zeros(1000)]
+    send, (recv,) = registered(bus, sent, got, verify="first")
+
+    def goes_wrong() -> bool:
+        sending = send.transfer("send")
+        recv.query_transfer_signal(timeout=20)
+        sent[3] += 1.0
+        error = caught(lambda: recv.transfer("recv", blocking=True))
+        caught(lambda: sending.result(20))
+        return error is not None
+
+    assert goes_wrong()
+    assert goes_wrong()
+    sending = send.transfer("send")
+    recv.transfer("recv", blocking=True)
+    sending.result(20)
+    assert torch.equal(got[0], sent)
+    assert not goes_wrong()
+
+
+def test_a_first_round_is_reduced_from_what_every_single_rank_offered(bus: Bus):
+    sent = [torch.arange(600.0) * scale for scale in (1, 2)]
+    got = torch.zeros(600)
+    clients = [bus.client(rank) for rank in range(3)]
+    together(
+        *(lambda c=c: c.init_pair("p", "a", "b", 2, (2,), [Partial("sum")]) for c in clients[:2]),
+        lambda: clients[2].init_pair("p", "b", "a", 1, (1,), [Replicate()]),
+    )
+    handles = together(
+        *(
+            lambda c=c, t=t: c.register_tensors("x", [(t, "p", "w")], CHUNK, verify="first")
+            for c, t in zip(clients, [*sent, got], strict=True)
+        )
+    )
+    for _ in range(3):  # the first is compared, the others are not
+        got.zero_()
+        moves = [lambda h=h: h.transfer("send", True) for h in handles[:2]]
+        together(*moves, lambda: handles[2].transfer("recv", True))
+        assert torch.equal(got, sent[0] + sent[1])

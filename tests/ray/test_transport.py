@@ -334,3 +334,41 @@ def readable(transport, meta):
         return bool(transport.recv_multiple_tensors("direct", meta, None))
     except ray.exceptions.RayDirectTransportError:
         return False
+
+
+def test_what_is_on_a_device_is_described_so(monkeypatch: pytest.MonkeyPatch):
+    """Without a GPU: torch's fake tensors have a device, and no memory."""
+    from tensorbus.ray import transport as module
+    from torch._subclasses.fake_tensor import FakeTensorMode
+
+    exposed = []
+
+    class Process:
+        def expose(self, obj_id, tensors, frozen):
+            exposed.append((obj_id, len(tensors), frozen))
+            return b"descriptor"
+
+        def start_read(self, *arguments):
+            return arguments[-1]
+
+    monkeypatch.setattr(module, "process", Process)
+    transport = tensorbus.ray.TensorBusTransport()
+    with FakeTensorMode():
+        on_device = [torch.empty(3, 4, device="cuda"), torch.empty(2, device="cuda:1")]
+    meta = transport.extract_tensor_transport_metadata("x", on_device)
+    assert meta.tensor_device == "cuda"
+    assert meta.tensor_meta == [
+        (torch.Size([3, 4]), torch.float32),
+        (torch.Size([2]), torch.float32),
+    ]
+    assert exposed == [("x", 2, False)]
+    with pytest.raises(ValueError, match="tensor 1 is on cpu, tensor 0 on cuda:0"):
+        transport.extract_tensor_transport_metadata("y", [on_device[0], torch.zeros(1)])
+    frozen = module._freezing.set(True)
+    with pytest.raises(ValueError, match="put_frozen is for tensors in CPU memory"):
+        transport.extract_tensor_transport_metadata("z", on_device)
+    module._freezing.reset(frozen)
+    assert transport.fetch_multiple_tensors("x", meta, None).read is None  # here is no GPU
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
+    assert transport.fetch_multiple_tensors("x", meta, None).read == "cuda"
+    assert transport.fetch_multiple_tensors("x", meta, None, on_device).read is None

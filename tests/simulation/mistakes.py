@@ -365,7 +365,7 @@ OF_THE_SHELF = (
                 "src/bus/shelf/publishing.cc",
                 "    outcome.slot = static_cast<std::int64_t>(*slot);\n",
                 "    outcome.slot = static_cast<std::int64_t>(*slot);\n"
-                "    shelf_->complete(filling_);\n",
+                "    shelf_->complete(filling_, false);\n",
             ),
         ),
         ("I21",),
@@ -402,6 +402,200 @@ OF_THE_SHELF = (
             ),
         ),
         ("I21", "I9", "I24"),
+    ),
+)
+
+# Of deltas. Canaries would find some of them, too.
+NO_CANARIES = (
+    "src/bus/patching/version_read.cc",
+    "  if (!are_untouched()) return read_dense(delta::Why::overwritten), false;\n",
+    "",
+)
+NO_BASES_COMPARED = (
+    "src/bus/patching/version_read.cc",
+    "  if (!bases_fit) return read_dense(delta::Why::no_base), false;\n",
+    "  static_cast<void>(bases_fit);\n",
+)
+OF_DELTAS = (
+    Mistake(
+        "changes count for the last base only",
+        (
+            (
+                "src/delta/policy/bases.cc",
+                "  for (auto& [base, since] : since_) merge(since, changes);\n",
+                "  if (!since_.empty()) merge(since_.rbegin()->second, changes);\n",
+            ),
+        ),
+        ("D1",),
+    ),
+    Mistake(
+        "a base begins when a reader asks, with what has changed since then",
+        (
+            (
+                "src/delta/policy/bases.cc",
+                "  if (version != newest_ || since_.contains(version)) return;\n",
+                "  if (since_.contains(version)) return;\n",
+            ),
+        ),
+        ("D1",),
+    ),
+    Mistake(
+        "a version that was not compared ends no base",
+        (("src/delta/policy/bases.cc", "  since_.clear();\n", ""),),
+        ("D1",),
+    ),
+    Mistake(
+        "the base is not compared with what the reader holds",
+        (
+            (
+                "src/bus/patching/patch_maker.cc",
+                "  const auto since = bases_.since(ask.held);\n",
+                "  const auto since = bases_.since(ask.version);\n",
+            ),
+            NO_BASES_COMPARED,
+        ),
+        ("D1", "D2"),
+    ),
+    Mistake(
+        "the generation is not compared",
+        (
+            (
+                "src/bus/patching/version_read.cc",
+                "  return held && held->generation == origin_.generation && held->version <= "
+                "origin_.version;\n",
+                "  return held && held->version <= origin_.version;\n",
+            ),
+            NO_BASES_COMPARED,
+        ),
+        ("D4",),
+    ),
+    Mistake(
+        "a patch has the values of the version that the reader holds",
+        (
+            (
+                "src/bus/shelf/shelf.cc",
+                "  const auto slot = slot_of(ask.version);\n  context_.connections.send(\n",
+                "  auto slot = slot_of(ask.version);\n"
+                "  if (slot && slot_of(ask.held)) slot = slot_of(ask.held);\n"
+                "  context_.connections.send(\n",
+            ),
+        ),
+        ("D1", "I21"),
+    ),
+    Mistake(
+        "a patch is applied before all are there",
+        (
+            NO_CANARIES,
+            (
+                "src/bus/patching/version_read.cc",
+                "  patches_[at].whole = true;\n",
+                """  patches_[at].whole = true;
+  bind_streams();
+  const delta::Packed& packed = (*streams_)[patches_[at].stream]->packed();
+  const delta::CheckedPatch early(patches_[at].bytes, packed.parts());
+  std::vector<std::byte*> to;
+  for (const TensorView& target : origin_.targets) to.push_back(target.data);
+  delta::apply_blocks(early, packed, to, 0, early.blocks().size());
+""",
+            ),
+        ),
+        ("D3", "D4"),
+    ),
+    Mistake(
+        "patches are applied when the first source has offered one",
+        (
+            (
+                "src/bus/patching/version_read.cc",
+                "  if (std::ranges::all_of(answered_, [](const auto& each) "
+                "{ return each.second; })) fetch();\n",
+                "  fetch();\n",
+            ),
+        ),
+        ("D2",),
+    ),
+    Mistake(
+        "a rank that pulls with others does not wait for them before it applies",
+        (
+            (
+                "src/bus/patching/version_read.cc",
+                "  origin_.manner.together ? wait() : begin_apply();\n",
+                "  begin_apply();\n",
+            ),
+        ),
+        ("D3",),
+    ),
+    Mistake(
+        "what is held stays so while all is read",
+        (
+            NO_CANARIES,
+            (
+                "src/bus/patching/version_read.cc",
+                "  if (scratch_ == nullptr) touch();\n",
+                "  held_->touched = held_->touched || scratch_ == nullptr;\n",
+            ),
+        ),
+        ("D4",),
+    ),
+    Mistake(
+        "nobody loses patience with a source that does not answer",
+        (
+            (
+                "src/bus/patching/version_read.cc",
+                "  return waits ? patient_until_ : TimePoint::max();\n",
+                "  return waits ? TimePoint::max() : TimePoint::max();\n",
+            ),
+        ),
+        ("D6",),
+    ),
+    Mistake(
+        "patches are made whether or not there is room",
+        (
+            (
+                "src/bus/patching/patch_maker.cc",
+                "  return used <= most_bytes_ && more <= most_bytes_ - used;\n",
+                "  return used <= most_bytes_ + more;\n",
+            ),
+        ),
+        ("D7",),
+    ),
+    Mistake(
+        "a reader that leaves keeps its patches",
+        (
+            (
+                "src/bus/patching/patch_maker.cc",
+                "  for (Patch& patch : patches_) patch.users.erase(serial);\n",
+                "  static_cast<void>(serial);\n",
+            ),
+        ),
+        ("D7",),
+    ),
+    Mistake(
+        "each reader gets a patch of its own",
+        (
+            (
+                "src/bus/patching/patch_maker.cc",
+                "  return found == patches_.end() ? nullptr : &*found;\n",
+                "  return found == patches_.end() || true ? nullptr : &*found;\n",
+            ),
+        ),
+        ("D10",),
+    ),
+    Mistake(
+        "a patch is used for another stream of the same size",
+        (
+            (
+                "src/bus/patching/patch_maker.cc",
+                "    return patch.id == id && patch.stream->carries_the_same(stream.stream());\n",
+                "    return patch.id.base == id.base && patch.id.version == id.version &&\n"
+                "           patch.stream->elements() == stream.elements();\n",
+            ),
+            (
+                "src/bus/patching/version_read.cc",
+                "if (id.version != origin_.version || id.stream != stream.fingerprint()) {",
+                "if (id.version != origin_.version) {",
+            ),
+        ),
+        ("I21", "D1"),
     ),
 )
 

@@ -14,6 +14,7 @@ import pytest
 from mistakes import (
     FOUND_ELSEWHERE,
     MISTAKES,
+    OF_DELTAS,
     OF_PULLS_TOGETHER,
     OF_RECORDS,
     OF_THE_SHELF,
@@ -27,7 +28,9 @@ SEEDS = 400
 MANY_SEEDS = 100_000
 SEEDS_WITH_A_MISTAKE = 5_000
 ONCE_BROKEN = (6643, 27124, 58477, 66657)  # seeds that found what the hundreds did not
-ALL_MISTAKES = MISTAKES + FOUND_ELSEWHERE + OF_THE_SHELF + OF_PULLS_TOGETHER + OF_RECORDS
+ALL_MISTAKES = (
+    MISTAKES + FOUND_ELSEWHERE + OF_THE_SHELF + OF_DELTAS + OF_PULLS_TOGETHER + OF_RECORDS
+)
 
 
 def compile_edited(texts: dict[str, str], folder: Path) -> list[Path]:
@@ -181,7 +184,7 @@ def test_a_mistake_is_found(
     mistake: Mistake, found: dict[Mistake, Future[subprocess.CompletedProcess[str]]]
 ) -> None:
     ended = found[mistake].result()
-    broken = re.search(r"^seed \d+ broke (I\d+)", ended.stdout, re.MULTILINE)
+    broken = re.search(r"^seed \d+ broke ([DI]\d+)", ended.stdout, re.MULTILINE)
     assert broken is not None, f"{SEEDS_WITH_A_MISTAKE} seeds found nothing\n{ended.stderr[-2000:]}"
     assert broken[1] in mistake.broken, ended.stdout[-2000:]
 

@@ -82,11 +82,16 @@ class Process:
                 self._releases.put(descriptor)
 
     def start_read(
-        self, obj_id: str, descriptor: bytes, into: list[Any] | None, torch: bool
+        self,
+        obj_id: str,
+        descriptor: bytes,
+        into: list[Any] | None,
+        torch: bool,
+        device: str | None = None,
     ) -> Read:
         endpoint = self.endpoint()
         self._check_not_aborted(obj_id)
-        read = endpoint.start_read(descriptor, into, torch=torch)
+        read = endpoint.start_read(descriptor, into, torch=torch, device=device)
         with self._lock:
             self._reads.setdefault(obj_id, weakref.WeakSet()).add(read)
             for over in [key for key, reads in self._reads.items() if not reads]:

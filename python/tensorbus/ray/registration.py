@@ -27,15 +27,17 @@ def register(numpy: bool = False) -> None:
             f"stable; this is {ray.__version__}"
         )
     torch = need("torch", "the transport TENSORBUS", extra="ray")
-    transports: list[tuple[type[TensorBusTransport], type]] = [(TensorBusTransport, torch.Tensor)]
+    transports: list[tuple[type[TensorBusTransport], list[str], type]] = [
+        (TensorBusTransport, ["cpu", "cuda"], torch.Tensor)
+    ]
     if numpy:
         import numpy as np
 
-        transports.append((NumpyTransport, np.ndarray))
+        transports.append((NumpyTransport, ["cpu"], np.ndarray))
     with _lock:
-        for transport, data_type in transports:
+        for transport, devices, data_type in transports:
             if transport.NAME not in util.transport_manager_info:
-                util.register_tensor_transport(transport.NAME, ["cpu"], transport, data_type)
+                util.register_tensor_transport(transport.NAME, devices, transport, data_type)
 
 
 def setup_hook() -> None:

@@ -45,7 +45,11 @@ class TensorBusFetch(FetchRequest):
 
 
 class TensorBusTransport(TensorTransportManager):
-    """``TENSORBUS``: torch tensors in CPU memory."""
+    """``TENSORBUS``: torch tensors in CPU memory, or on CUDA devices (not yet run on a GPU).
+
+    What a task returns on a device has been written by the time that the stream, which is current
+    where Ray describes it, comes there.
+    """
 
     NAME = "TENSORBUS"
 
@@ -79,7 +83,7 @@ class TensorBusTransport(TensorTransportManager):
         meta = [self._form(index, tensor) for index, tensor in enumerate(rdt_object)]
         return TensorBusMetadata(
             tensor_meta=meta,
-            tensor_device="cpu" if meta else None,
+            tensor_device=self._device(rdt_object),
             descriptor=process().expose(obj_id, rdt_object, frozen=_freezing.get()),
         )
 
@@ -88,13 +92,27 @@ class TensorBusTransport(TensorTransportManager):
 
         if not isinstance(tensor, torch.Tensor):
             raise _wrong_type(tensor)
-        if tensor.device.type != "cpu":
+        if tensor.device.type not in ("cpu", "cuda"):
             raise ValueError(
-                f"tensor {index} is on {tensor.device}; {self.NAME} moves tensors in CPU memory"
+                f"tensor {index} is on {tensor.device}; {self.NAME} moves tensors in CPU memory "
+                "or on CUDA devices"
             )
         if tensor.layout != torch.strided:
             raise ValueError(f"tensor {index} is {tensor.layout}; pass to_dense()")
         return tensor.shape, tensor.dtype
+
+    def _device(self, tensors: list[Any]) -> str | None:
+        """Of all of them, as Ray wants it."""
+        kinds: list[str] = [tensor.device.type for tensor in tensors]
+        other = next((index for index, kind in enumerate(kinds) if kind != kinds[0]), None)
+        if other is not None:
+            raise ValueError(
+                f"tensor {other} is on {tensors[other].device}, tensor 0 on {tensors[0].device}; "
+                "the tensors of one object are all in CPU memory or all on CUDA devices"
+            )
+        if kinds and kinds[0] != "cpu" and _freezing.get():
+            raise ValueError("put_frozen is for tensors in CPU memory")
+        return kinds[0] if kinds else None
 
     def garbage_collect(
         self,
@@ -128,8 +146,9 @@ class TensorBusTransport(TensorTransportManager):
             self._check_targets(target_buffers, meta)
         with _errors():
             read = process().start_read(
-                obj_id, tensor_transport_metadata.descriptor, target_buffers, self._torch()
-            )
+                obj_id, tensor_transport_metadata.descriptor, target_buffers, self._torch(),
+                None if target_buffers else self._new_on(tensor_transport_metadata.tensor_device),
+            )  # fmt: skip
         return TensorBusFetch(obj_id=obj_id, tensors=[], read=read)
 
     def _foreign(self, what: str, obj_id: str, given: object) -> RayDirectTransportError:
@@ -142,6 +161,12 @@ class TensorBusTransport(TensorTransportManager):
 
     def _torch(self) -> bool:
         return True
+
+    def _new_on(self, sent_from: str | None) -> str | None:
+        """Where new tensors lie; None: in the pool."""
+        import torch
+
+        return "cuda" if sent_from == "cuda" and torch.cuda.is_available() else None
 
     def _check_targets(self, targets: list[Any], meta: list[tuple[Any, Any]]) -> None:
         if len(targets) != len(meta):
@@ -202,8 +227,14 @@ class NumpyTransport(TensorBusTransport):
             raise _wrong_type(tensor)
         return tuple(tensor.shape), tensor.dtype
 
+    def _device(self, tensors: list[Any]) -> str | None:
+        return "cpu" if tensors else None
+
     def _torch(self) -> bool:
         return False
+
+    def _new_on(self, sent_from: str | None) -> str | None:  # noqa: ARG002
+        return None
 
 
 def put_frozen(value: Any) -> ObjectRef[Any]:

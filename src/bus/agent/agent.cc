@@ -59,6 +59,7 @@ Agent::Agent(AgentParts parts, AgentOptions options)
       content_queries_(context_),
       list_keeper_(context_),
       incarnation_(parts_.random()) {
+  context_.clock = parts_.clock;
   context_.at(Step::started);
   if (parts_.observed != nullptr) {
     context_.recorder = &parts_.observed->recorder();

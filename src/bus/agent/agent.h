@@ -38,6 +38,7 @@ struct AgentParts {
   // Told how many agents this host has, whenever that changes; answers how many threads a copy of
   // this rank may take. May be empty.
   std::function<std::size_t(std::size_t agents_here)> copy_threads = nullptr;
+  const Clock* clock = nullptr;  // to measure how long something takes; null: nothing is measured
   // The channel once more, if what goes through it is recorded.
   ObservedChannel* observed = nullptr;
 };

@@ -8,6 +8,7 @@
 
 #include "base/refuse.h"
 #include "bus/channel/names.h"
+#include "delta/change/bitmap.h"
 #include "tensorbus/plan.h"
 
 namespace tensorbus::bus {
@@ -31,16 +32,28 @@ void check_loan(const Submission& submission, const RegisterBatch& command) {
   const bool publishes = versioned && versioned->keep && command.refused.empty() &&
                          versioned->direction == Direction::send;
   const std::size_t times = publishes ? static_cast<std::size_t>(*versioned->keep) : 1;
+  const bool compares = publishes && versioned->delta;
   if (publishes && times < fewest_kept) {
     refuse(fmt::format("batch \"{}\": a shelf keeps at least {} versions", command.batch,
                        fewest_kept));
   }
   if (submission.loan == nullptr ||
-      submission.loan->tensors().size() != times * command.items.size()) {
+      submission.loan->tensors().size() != (times + (compares ? 1 : 0)) * command.items.size()) {
     refuse(fmt::format("batch \"{}\": the memory of its tensors was not passed", command.batch));
   }
   if (publishes && submission.loan->lender() != nullptr) {
     refuse(fmt::format("batch \"{}\": the memory of a shelf lies in the pool", command.batch));
+  }
+  if (!compares) return;
+  for (std::size_t i = 0; i < command.items.size(); ++i) {
+    const TensorView& words = submission.loan->tensors()[times * command.items.size() + i];
+    const std::int64_t count = delta::Bitmap::words_for(element_count(command.items[i].shape));
+    if (words.dtype == Dtype::int64 && std::ranges::equal(words.shape, Shape{count}) &&
+        std::ranges::equal(words.strides, Shape{1})) {
+      continue;
+    }
+    refuse(
+        fmt::format("batch \"{}\": there is no room for what its versions change", command.batch));
   }
 }
 

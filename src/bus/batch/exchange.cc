@@ -201,7 +201,7 @@ void Exchange::expire() {
 
 bool Exchange::busy() const {
   const bool prepares = sending_.preparing() && head() == to_string(Direction::send);
-  return prepares || receiving_.checks();
+  return prepares || receiving_.checks() || pulling_.busy();
 }
 
 TimePoint Exchange::wake_at() const {

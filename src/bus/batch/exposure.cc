@@ -76,7 +76,7 @@ std::shared_ptr<Digest> Exposure::digest_of(const plan::Stream& stream, Verify v
   const plan::Stream own = stream.source.reduces() ? member_stream(stream, self_.key.rank) : stream;
   if (auto known = source.find_digest(own, verify)) return known;
   return std::make_shared<Digest>(own, Digest::End::source, verify, self_.ordered(order_),
-                                  self_.loan->lender());
+                                  self_.loan->lender(), &self_.context.copiers);
 }
 
 bool Exposure::suits(const Loan& loan, const Source& source) const {

@@ -1,5 +1,7 @@
 #include "bus/channel/command.h"
 
+#include <array>
+
 #include "bus/channel/command_fields.h"
 
 namespace tensorbus::bus {
@@ -12,12 +14,19 @@ std::string_view to_string(Verify verify) noexcept {
   switch (verify) {
     case Verify::off:
       return "off";
+    case Verify::first:
+      return "first";
     case Verify::sample:
       return "sample";
     case Verify::full:
       return "full";
   }
   return "unknown";
+}
+
+std::string_view to_string(PullPart part) noexcept {
+  constexpr std::array<std::string_view, 3> names{"all", "fetch", "apply"};
+  return names[static_cast<std::size_t>(part)];
 }
 
 std::string_view to_string(ReaderOutcome outcome) noexcept {

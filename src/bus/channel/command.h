@@ -11,6 +11,7 @@
 #include <variant>
 #include <vector>
 
+#include "delta/policy/decision.h"
 #include "tensorbus/deadline.h"
 #include "tensorbus/dtype.h"
 #include "tensorbus/layout.h"
@@ -82,10 +83,15 @@ struct Versioned {
   // A batch with a shelf has no rounds: senders publish, readers pull when they like. How many
   // versions a sender keeps; 0 of a reader. None: there is no shelf.
   std::optional<std::int64_t> keep{};
+  // Of a shelf. A sender lends memory in which it says what a version has changed: after all
+  // tensors of all slots, for each tensor a bit for each element. A reader promises that nobody
+  // else writes to its tensors, so that what it holds can be patched.
+  bool delta = false;
   friend bool operator==(const Versioned&, const Versioned&) = default;
 };
 
-enum class Verify : std::uint8_t { off, sample, full };
+// `first`: rounds in full until the reader has read one.
+enum class Verify : std::uint8_t { off, first, sample, full };
 std::string_view to_string(Verify verify) noexcept;
 
 struct RegisterBatch {
@@ -132,17 +138,27 @@ struct Publish {
   // or they are waited for until the deadline.
   std::int64_t patience = 0;
   bool withdraw = false;
+  // Whether readers get patches, and how many bytes all that patches need may have; none: any.
+  delta::Mode deltas = delta::Mode::off;
+  std::optional<std::int64_t> delta_memory{};
   friend bool operator==(const Publish&, const Publish&) = default;
 };
 
 // The slot that a Publish gave holds the version now; or, if the version is not whole, nothing.
+// `compared`: what it changes was written down, too.
 struct Shelve {
   std::string batch;
   std::optional<std::string> role;
   std::int64_t version = 0;
   bool whole = true;
+  bool compared = false;
   friend bool operator==(const Shelve&, const Shelve&) = default;
 };
+
+// How far a pull goes: a fetch does not touch the tensors, and the apply that follows it does the
+// rest.
+enum class PullPart : std::uint8_t { all, fetch, apply };
+std::string_view to_string(PullPart part) noexcept;
 
 // Reads a version of the shelf that all sources have: the newest, or one above `newer_than` (or of
 // a later generation), or the very one. `together`: the same at all ranks of the side.
@@ -152,6 +168,13 @@ struct Pull {
   std::optional<std::int64_t> version{};
   std::optional<std::int64_t> newer_than{};
   bool together = false;
+  // The tensors are not what the last pull left: nothing of it can be patched.
+  bool overwritten = false;
+  PullPart part = PullPart::all;
+  // Of a fetch: what no patch can do is read into other memory, as large as the tensors.
+  bool scratch = false;
+  // What was patched is compared with what the sources have then.
+  Verify verify = Verify::off;
   friend bool operator==(const Pull&, const Pull&) = default;
 };
 
@@ -240,6 +263,22 @@ struct Timing {
   friend bool operator==(const Timing&, const Timing&) = default;
 };
 
+// How a version got to a reader that promised to leave its tensors alone.
+struct Update {
+  delta::Why why = delta::Why::switched_off;  // `patch`, or why all of the version was read
+  std::int64_t elements = 0;                  // of the reader's streams
+  std::int64_t values = 0;                    // of them in the patches
+  std::int64_t bytes = 0;                     // of the patches
+  // Nanoseconds: until all sources had answered, until all patches were here, until they were
+  // applied, and until the result was compared.
+  std::int64_t asking = 0;
+  std::int64_t fetching = 0;
+  std::int64_t applying = 0;
+  std::int64_t verifying = 0;
+  bool verified = false;  // what was patched was compared with what the sources have
+  friend bool operator==(const Update&, const Update&) = default;
+};
+
 // The one terminal answer to an accepted command.
 struct Outcome {
   Status status{};
@@ -258,6 +297,8 @@ struct Outcome {
   std::vector<Content> contents{};  // QueryContents
   std::vector<Dtype> stage{};       // QueryStage: of all tensors; none: their own types
   Timing timing{};                  // recv, Pull
+  std::optional<std::int64_t> previous{};  // Publish: the slot to compare the version with
+  std::optional<Update> update{};          // Pull, of a reader that promised
   friend bool operator==(const Outcome&, const Outcome&) = default;
 };
 

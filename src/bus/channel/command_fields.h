@@ -11,12 +11,13 @@ constexpr Direction last_of(Direction) { return Direction::recv; }
 constexpr Verify last_of(Verify) { return Verify::full; }
 constexpr ReaderOutcome last_of(ReaderOutcome) { return ReaderOutcome::lost; }
 constexpr Absence last_of(Absence) { return Absence::ended; }
+constexpr PullPart last_of(PullPart) { return PullPart::apply; }
 constexpr std::string_view to_string(Absence absence) {
   constexpr std::array<std::string_view, 3> names{"none", "gone", "ended"};
   return names[static_cast<std::size_t>(absence)];
 }
 
-constexpr wire::Title title_of(const Command*) { return {"command", 6}; }
+constexpr wire::Title title_of(const Command*) { return {"command", 7}; }
 constexpr std::array<std::string_view, 12> kinds_of(const Command*) {
   return {"init_pair",   "register_batch", "transfer",       "query_signal",
           "close_batch", "query_versions", "publish",        "shelve",
@@ -55,6 +56,8 @@ void fields(Archive& a, Versioned& versioned) {
   a("keep", versioned.keep);
   a.require(!versioned.keep || (*versioned.keep >= 0 && *versioned.keep <= most_kept),
             "a shelf of so many versions");
+  a("delta", versioned.delta);
+  a.require(!versioned.delta || versioned.keep, "deltas without a shelf");
 }
 
 template <typename Archive>
@@ -141,6 +144,9 @@ void fields(Archive& a, Publish& publish) {
   a("version", publish.version);
   a.number("patience", publish.patience, 0, longest_patience);
   a("withdraw", publish.withdraw);
+  a("deltas", publish.deltas);
+  a("delta_memory", publish.delta_memory);
+  a.require(publish.delta_memory.value_or(0) >= 0, "less memory than none");
 }
 
 template <typename Archive>
@@ -149,6 +155,7 @@ void fields(Archive& a, Shelve& shelve) {
   a("role", shelve.role);
   a("version", shelve.version);
   a("whole", shelve.whole);
+  a("compared", shelve.compared);
 }
 
 template <typename Archive>
@@ -158,6 +165,10 @@ void fields(Archive& a, Pull& pull) {
   a("version", pull.version);
   a("newer_than", pull.newer_than);
   a("together", pull.together);
+  a("overwritten", pull.overwritten);
+  a("part", pull.part);
+  a("scratch", pull.scratch);
+  a("verify", pull.verify);
 }
 
 template <typename Archive>
@@ -208,6 +219,19 @@ void fields(Archive& a, Content& content) {
 }
 
 template <typename Archive>
+void fields(Archive& a, Update& update) {
+  a("why", update.why);
+  a.natural("elements", update.elements);
+  a.natural("values", update.values);
+  a.natural("bytes", update.bytes);
+  a.natural("asking", update.asking);
+  a.natural("fetching", update.fetching);
+  a.natural("applying", update.applying);
+  a.natural("verifying", update.verifying);
+  a("verified", update.verified);
+}
+
+template <typename Archive>
 void fields(Archive& a, Outcome& outcome) {
   a("status", outcome.status);
   a("round", outcome.round);
@@ -224,6 +248,8 @@ void fields(Archive& a, Outcome& outcome) {
   a("copy_threads", outcome.copy_threads);
   a("contents", outcome.contents);
   a.list("stage", outcome.stage, wire::most_items);
+  a("previous", outcome.previous);
+  a("update", outcome.update);
 }
 
 }  // namespace tensorbus::bus

@@ -37,9 +37,10 @@ class Views final : public Loan {
   fabric::Gate gate() const override { return gate_; }
 
   // The memory of the next tensor.
-  void add(std::byte* data, bool is_read_only, bool elsewhere) {
+  void add(std::byte* data, bool is_read_only, bool elsewhere, std::int32_t device = host_memory) {
     const fabric::TensorForm& form = forms_[tensors_.size()];
-    tensors_.push_back({data, form.dtype, form.shape, form.strides, is_read_only, elsewhere});
+    tensors_.push_back(
+        {data, form.dtype, form.shape, form.strides, is_read_only, elsewhere, device});
   }
   void set_lender(std::shared_ptr<const fabric::Lender> lender) { lender_ = std::move(lender); }
   void keep(std::vector<std::shared_ptr<std::byte>> adopted) { adopted_ = std::move(adopted); }
@@ -83,6 +84,18 @@ std::byte* inside(const Segment& segment, std::uint64_t offset, const fabric::Ex
   return segment.memory.get() + offset;
 }
 
+// A context of CUDA costs a process hundreds of MB on each device: a daemon that serves others
+// makes none.
+void check_on_host(std::span<const TensorView> tensors) {
+  const auto found = std::ranges::find_if(tensors, &TensorView::on_device);
+  if (found == tensors.end()) return;
+  throw Error(
+      Code::unsupported,
+      fmt::format("tensor {} is on cuda:{}; an agent in another process cannot reach it: run "
+                  "the agent in the worker with TensorBusClient.embedded(), or publish",
+                  found - tensors.begin(), found->device));
+}
+
 fabric::Gate gate_in(const Segment& segment, std::uint64_t offset) {
   auto* word = reinterpret_cast<std::atomic<std::uint64_t>*>(inside(segment, offset, {0, 8}));
   if (offset % 8 != 0) malformed("its gate is not aligned");
@@ -96,12 +109,15 @@ std::shared_ptr<Loan> make_loan(std::span<const TensorView> tensors, fabric::Poo
   fabric::Forms forms;
   for (const TensorView& tensor : tensors) forms.push_back(fabric::form_of(tensor));
   auto loan = std::make_shared<Views>(std::move(forms), fabric::Gate(gates.allocate_word(0)));
-  for (const TensorView& tensor : tensors) loan->add(tensor.data, tensor.read_only, false);
+  for (const TensorView& tensor : tensors) {
+    loan->add(tensor.data, tensor.read_only, false, tensor.device);
+  }
   if (segment != nullptr) loan->keep({std::move(segment)});
   return loan;
 }
 
 LoanOffer offer(const Loan& loan, const fabric::Pool& pool, const fabric::Pool& gates) {
+  check_on_host(loan.tensors());
   LoanOffer offer;
   const std::atomic<std::uint64_t>* gate = loan.gate().counter().get();
   const auto gate_place = gates.find(gate, sizeof *gate);

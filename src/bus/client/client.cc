@@ -62,8 +62,14 @@ void check_count(const RegisterBatch& command, std::size_t tensors) {
                                                   command.batch, command.items.size(), tensors));
 }
 
+// What has not run on a real device yet is not believed unseen.
+Verify usual_verify(std::span<const TensorView> tensors) {
+  return std::ranges::any_of(tensors, &TensorView::on_device) ? Verify::first : Verify::off;
+}
+
 bool has_moved(const TensorView& then, const TensorView& now) {
   return then.dtype != now.dtype || !std::ranges::equal(then.shape, now.shape) ||
+         then.device != now.device ||
          (!then.empty() &&
           (then.data != now.data || !std::ranges::equal(then.strides, now.strides)));
 }
@@ -199,7 +205,6 @@ std::uint64_t Client::register_tensors(const std::string& batch,
   command.registration = random_number();
   command.role = options.role;
   command.chunk_bytes = options.chunk_bytes;
-  command.verify = options.verify;
   command.versioned = options.versioned;
   command.pairs = options.pairs;
   registration->owner = options.owner;
@@ -222,6 +227,7 @@ std::uint64_t Client::register_tensors(const std::string& batch,
     pairs.insert(tensor.pair);
   }
   check_names(command);
+  command.verify = options.verify.value_or(usual_verify(views));
   for (const std::string& pair : pairs) wait_for_pair(pair, std::nullopt, deadline);
   const auto& versioned = command.versioned;
   if (versioned && versioned->keep && versioned->direction == Direction::send) {
@@ -256,7 +262,8 @@ void Client::make_shelf(Registration& registration, std::optional<Dtype> dtype) 
     forms.push_back({item.dtype, item.shape, item.strides});
   }
   const auto keep = static_cast<std::size_t>(*command.versioned->keep);
-  registration.shelf = std::make_unique<ShelfMemory>(std::move(forms), keep, *gates_);
+  registration.shelf =
+      std::make_unique<ShelfMemory>(std::move(forms), keep, command.versioned->delta, *gates_);
   registration.loan =
       make_loan(registration.shelf->tensors(), *gates_, registration.shelf->segment());
 }
@@ -283,11 +290,16 @@ std::int64_t Client::publish(const std::string& batch, const std::optional<std::
   }
   const std::int64_t patience =
       std::chrono::duration_cast<std::chrono::milliseconds>(options.patience).count();
-  const Outcome granted = run(
-      Publish{batch, command.role, options.version, patience, options.withdraw}, nullptr, deadline);
-  Shelve shelve{batch, command.role, granted.version, true};
+  const Outcome granted = run(Publish{batch, command.role, options.version, patience,
+                                      options.withdraw, options.deltas, options.delta_memory},
+                              nullptr, deadline);
+  // What a device holds is copied without a comparison: readers of such a version get all of it.
+  const auto previous =
+      std::ranges::any_of(tensors, &TensorView::on_device) ? std::nullopt : granted.previous;
+  Shelve shelve{batch, command.role, granted.version, true, previous.has_value()};
   try {
-    registration->shelf->fill(static_cast<std::size_t>(granted.slot), tensors, *crew_);
+    registration->shelf->fill(static_cast<std::size_t>(granted.slot), previous, tensors, *crew_,
+                              copiers_, deadline);
   } catch (...) {
     shelve.whole = false;
     connection_->post(shelve);

@@ -14,6 +14,8 @@
 #include "bus/channel/channel.h"
 #include "bus/client/transfer.h"
 #include "copy/crew.h"
+#include "device/core/copier.h"
+#include "device/cuda/device.h"
 #include "fabric/core/pool.h"
 #include "tensor/view.h"
 
@@ -35,7 +37,8 @@ struct BatchTensor {
 struct RegisterOptions {
   std::optional<std::int64_t> chunk_bytes;
   std::optional<std::string> role;
-  Verify verify = Verify::off;
+  // None: of a registration with tensors on a device the first round that is read, of others none.
+  std::optional<Verify> verify{};
   std::optional<Versioned> versioned{};
   std::vector<std::string> pairs{};    // that it takes part in also without a tensor of theirs
   std::optional<Dtype> shelf_dtype{};  // that a shelf narrows floating point to
@@ -45,8 +48,10 @@ struct RegisterOptions {
 
 struct PublishOptions {
   std::optional<std::int64_t> version{};
-  Duration patience{};    // with readers that hold every slot
-  bool withdraw = false;  // the oldest from them after that, instead of waiting on
+  Duration patience{};                    // with readers that hold every slot
+  bool withdraw = false;                  // the oldest from them after that, instead of waiting on
+  delta::Mode deltas = delta::Mode::off;  // only with a registration for deltas
+  std::optional<std::int64_t> delta_memory{};
 };
 
 // For the agent that has taken over from one that had not answered: the registration becomes a new
@@ -129,8 +134,9 @@ class Client {
   // Which registration a call for this batch means; 0 if none of this client's.
   std::uint64_t registration_of(const std::string& batch, const std::optional<std::string>& role);
 
-  // The threads that copy for this worker.
+  // The threads that copy for this worker, and the queues of its devices.
   copy::Crew& crew() noexcept { return *crew_; }
+  device::Copiers& copiers() noexcept { return copiers_; }
 
   QueueState queue(Deadline deadline) { return connection_->queue(deadline); }
   std::int64_t agent_pid() const noexcept { return connection_->agent_pid(); }
@@ -173,6 +179,7 @@ class Client {
   const std::shared_ptr<fabric::Pool> gates_;
   const bool crew_is_own_;
   const std::shared_ptr<copy::Crew> crew_;
+  device::Copiers copiers_{&device::cuda::open};
   Mutex mutex_;
   bool closed_ GUARDED_BY(mutex_) = false;
   using PairSide = std::pair<std::string, std::string>;  // its name and the local one

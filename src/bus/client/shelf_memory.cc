@@ -1,6 +1,10 @@
 #include "bus/client/shelf_memory.h"
 
+#include <algorithm>
+#include <cstring>
 #include <utility>
+
+#include "delta/change/diff.h"
 
 namespace tensorbus::bus {
 namespace {
@@ -13,6 +17,14 @@ std::size_t bytes_of(const TensorForm& form) {
   return (bytes + alignment - 1) / alignment * alignment;
 }
 
+fabric::Forms words_for(const fabric::Forms& forms) {
+  fabric::Forms words;
+  for (const TensorForm& form : forms) {
+    words.push_back({Dtype::int64, {delta::Bitmap::words_for(element_count(form.shape))}, {1}});
+  }
+  return words;
+}
+
 }  // namespace
 
 Dtype shelf_dtype(Dtype own, std::optional<Dtype> wanted) noexcept {
@@ -21,10 +33,12 @@ Dtype shelf_dtype(Dtype own, std::optional<Dtype> wanted) noexcept {
   return narrows ? *wanted : own;
 }
 
-ShelfMemory::ShelfMemory(fabric::Forms forms, std::size_t keep, fabric::Pool& pool)
-    : forms_(std::move(forms)) {
+ShelfMemory::ShelfMemory(fabric::Forms forms, std::size_t keep, bool delta, fabric::Pool& pool)
+    : forms_(std::move(forms)), keep_(keep) {
+  if (delta) words_ = words_for(forms_);
   std::size_t total = 0;
   for (const TensorForm& form : forms_) total += keep * bytes_of(form);
+  for (const TensorForm& form : words_) total += bytes_of(form);
   std::byte* at = nullptr;
   if (total > 0) {
     fabric::Pool maker({.segment_bytes = alignment});
@@ -32,18 +46,50 @@ ShelfMemory::ShelfMemory(fabric::Forms forms, std::size_t keep, fabric::Pool& po
     const fabric::Place place = maker.find(made.get(), total).value();
     segment_ = pool.adopt(maker.lend(place.segment));
     at = segment_.get() + place.offset;
+    slots_ = {at, total};
   }
-  for (std::size_t slot = 0; slot < keep; ++slot) {
-    for (const TensorForm& form : forms_) {
+  const auto place = [&](const fabric::Forms& all) {
+    for (const TensorForm& form : all) {
       const std::size_t bytes = bytes_of(form);
       tensors_.push_back({bytes == 0 ? nullptr : at, form.dtype, form.shape, form.strides});
       at += bytes;
     }
+  };
+  for (std::size_t slot = 0; slot < keep; ++slot) place(forms_);
+  place(words_);
+}
+
+void ShelfMemory::fill(std::size_t slot, std::optional<std::size_t> previous,
+                       std::span<const TensorView> from, copy::Crew& crew,
+                       device::Copiers& copiers, Deadline deadline) {
+  if (previous) return compare(slot, *previous, from, crew);
+  pin_for(from, copiers);
+  copies_.run(from, tensors_of(slot), crew, copiers, deadline);
+}
+
+void ShelfMemory::compare(std::size_t slot, std::size_t previous, std::span<const TensorView> from,
+                          copy::Crew& crew) {
+  if (changes_.empty()) {
+    for (const TensorForm& form : forms_) changes_.emplace_back(element_count(form.shape));
+  }
+  std::vector<delta::Comparison> all;
+  for (std::size_t i = 0; i < from.size(); ++i) {
+    all.push_back({from[i], tensors_of(slot)[i], tensors_of(previous)[i].data, &changes_[i]});
+  }
+  delta::diff_each(all, crew);
+  for (std::size_t i = 0; i < changes_.size(); ++i) {
+    const auto words = changes_[i].words();
+    if (!words.empty()) std::memcpy(tensors_of(keep_)[i].data, words.data(), words.size_bytes());
   }
 }
 
-void ShelfMemory::fill(std::size_t slot, std::span<const TensorView> from, copy::Crew& crew) {
-  copies_.run(from, std::span(tensors_).subspan(slot * forms_.size(), from.size()), crew);
+void ShelfMemory::pin_for(std::span<const TensorView> from, device::Copiers& copiers) {
+  const auto found = std::ranges::find_if(from, &TensorView::on_device);
+  if (found == from.end() || pin_ != nullptr || slots_.empty()) return;
+  // Beside the budget of windows: a shelf is as large as it is.
+  pin_ = copiers.of({found->device})
+             .device()
+             .pin({.bytes = slots_, .keeper = segment_, .in_budget = false});
 }
 
 }  // namespace tensorbus::bus

@@ -22,7 +22,7 @@ struct ListOfTensors {
   std::vector<TensorRecord> tensors;
   friend bool operator==(const ListOfTensors&, const ListOfTensors&) = default;
 };
-inline constexpr std::uint8_t record_version = 5;
+inline constexpr std::uint8_t record_version = 6;
 constexpr wire::Title title_of(const AgentRecord*) { return {"agent record", record_version}; }
 constexpr wire::Title title_of(const PairMember*) { return {"pair record", record_version}; }
 constexpr wire::Title title_of(const BatchMember*) { return {"batch record", record_version}; }

@@ -37,7 +37,7 @@ Daemon::Daemon(std::shared_ptr<Store> store, DaemonOptions options, Deadline dea
       *channel_, pool_, ObservationOptions{options_.rank, options_.space, false, options_.metrics});
   agent_ = std::make_unique<Agent>(
       AgentParts{*station_, observation_->channel(), *directory_, *state_, random_number, secret,
-                 options_.reached, copy_threads, &observation_->channel()},
+                 options_.reached, copy_threads, &steady_clock(), &observation_->channel()},
       AgentOptions{options_.rank, options_.space, options_.retain, observation_->report()});
   log::info("agent {} of namespace \"{}\": commands at {}, state in {}", options_.rank,
             options_.space, socket_path(options_.queue_path), options_.state_path);

@@ -34,10 +34,10 @@ Embedded::Embedded(std::shared_ptr<Store> store, EmbeddedOptions options, Deadli
   }
   ObservedChannel* const observed = options.observed ? &observation_->channel() : nullptr;
   Channel& channel = observed != nullptr ? *observed : static_cast<Channel&>(*channel_);
-  agent_ =
-      std::make_unique<Agent>(AgentParts{*station_, channel, *directory_, state_, random_number,
-                                         secret, options.reached, copy_threads, observed},
-                              std::move(agent));
+  agent_ = std::make_unique<Agent>(
+      AgentParts{*station_, channel, *directory_, state_, random_number, secret, options.reached,
+                 copy_threads, &steady_clock(), observed},
+      std::move(agent));
   thread_ = std::thread([this] { serve(); });
 }
 

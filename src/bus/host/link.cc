@@ -14,6 +14,7 @@
 #include "bus/host/bus_impl.h"
 #include "bus/link/link.h"
 #include "bus/link/padding.h"
+#include "device/cuda/device.h"
 #include "os/process/process.h"
 #include "tensorbus/plan.h"
 
@@ -45,6 +46,21 @@ void check(LinkTensor& tensor) {
   if (tensor.start && tensor.layout) refuse_it("has a start and a layout");
   if ((tensor.start || tensor.layout) && !tensor.whole) refuse_it("does not say of what whole");
   if (tensor.pad && !tensor.start) refuse_it("has a pad and is no box");
+  if (tensor.pad && tensor.device != host_memory) refuse_it("has a pad and is on a device");
+}
+
+// On the caller's thread, whose streams they are.
+device::Moments moments_of(std::span<const LinkTensor> tensors) {
+  std::set<std::pair<std::int32_t, std::uintptr_t>> streams;
+  for (const LinkTensor& each : tensors) {
+    if (each.device != host_memory) streams.emplace(each.device, each.stream);
+  }
+  device::Moments moments;
+  for (const auto& [ordinal, stream] : streams) {
+    device::Device& device = device::cuda::open({ordinal});
+    moments.push_back({&device, device.moment({stream})});
+  }
+  return moments;
 }
 
 std::shared_ptr<const Given> take(std::span<const LinkTensor> tensors) {
@@ -64,7 +80,9 @@ std::shared_ptr<const Given> take(std::span<const LinkTensor> tensors) {
     }
     given->taken.views.push_back(
         {static_cast<std::byte*>(each.data), each.dtype, each.shape, each.strides});
+    given->taken.views.back().device = each.device;
   }
+  given->taken.moments = moments_of(given->tensors);
   given->taken.form = std::move(form);
   return given;
 }
@@ -80,6 +98,11 @@ std::map<Rank, ReadBy> readers_of(const std::map<Rank, bus::ReaderOutcome>& outc
   std::map<Rank, ReadBy> readers;
   for (const auto& [rank, how] : outcomes) readers[rank] = bus::read_by(how);
   return readers;
+}
+
+delta::Mode mode_of(LinkDelta wanted) {
+  constexpr delta::Mode modes[] = {delta::Mode::off, delta::Mode::automatic, delta::Mode::always};
+  return modes[static_cast<std::size_t>(wanted)];
 }
 
 // Errors as the public header has them.
@@ -121,7 +144,7 @@ struct Link::Impl {
   Impl(std::shared_ptr<Bus::Impl> owner, bus::LinkSides sides)
       : host(std::move(owner)),
         link([this]() -> bus::Client& { return host->client; }, host->agent.pool(),
-             std::move(sides), bus::Verify::off) {}
+             std::move(sides), std::nullopt) {}
 
   std::int64_t send(bus::LinkCall& call, const std::shared_ptr<const Given>& given,
                     const LinkSend& how, Deadline deadline) {
@@ -131,13 +154,16 @@ struct Link::Impl {
     });
   }
   std::int64_t pull(bus::LinkCall& call, const std::shared_ptr<const Given>& given,
-                    const LinkPull& how, Deadline deadline) {
-    const std::int64_t version = translated([&] {
-      return link.pull(call, owned(given), {how.version, how.newer_than, how.together, how.subset},
-                       deadline);
+                    const LinkPull& how, Deadline deadline,
+                    bus::PullPart part = bus::PullPart::all) {
+    // First: nobody writes to what the next pull may patch.
+    if (part != bus::PullPart::fetch) given->fill_padding();
+    return translated([&] {
+      return link.pull(
+          call, owned(given),
+          {how.version, how.newer_than, how.together, how.subset, !how.delta, part, how.scratch},
+          deadline);
     });
-    given->fill_padding();
-    return version;
   }
 
   const std::shared_ptr<Bus::Impl> host;
@@ -256,9 +282,8 @@ std::int64_t Link::publish(const std::string& name, std::span<const LinkTensor> 
   const auto given = take(tensors);
   const auto call = impl_->link.begin({name, Direction::send, true});
   return translated([&] {
-    return impl_->link.publish(*call, owned(given),
-                               {{how.version, how.patience, how.withdraw}, how.keep, how.dtype},
-                               deadline);
+    const bus::PublishOptions options{how.version, how.patience, how.withdraw, mode_of(how.delta)};
+    return impl_->link.publish(*call, owned(given), {options, how.keep, how.dtype}, deadline);
   });
 }
 
@@ -267,6 +292,23 @@ std::int64_t Link::pull(const std::string& name, std::span<const LinkTensor> ten
   const auto given = take(tensors);
   const auto call = impl_->link.begin({name, Direction::recv, true});
   return impl_->pull(*call, given, how, deadline);
+}
+
+std::int64_t Link::fetch(const std::string& name, std::span<const LinkTensor> tensors,
+                         Deadline deadline, const LinkPull& how) {
+  const auto given = take(tensors);
+  const auto call = impl_->link.begin({name, Direction::recv, true});
+  return impl_->pull(*call, given, how, deadline, bus::PullPart::fetch);
+}
+
+std::int64_t Link::apply(const std::string& name, std::span<const LinkTensor> tensors,
+                         std::int64_t version, Deadline deadline) {
+  const auto given = take(tensors);
+  const auto call = impl_->link.begin({name, Direction::recv, true});
+  LinkPull how;
+  how.version = version;
+  how.together = false;
+  return impl_->pull(*call, given, how, deadline, bus::PullPart::apply);
 }
 
 LinkHandle Link::pull_async(const std::string& name, std::span<const LinkTensor> tensors,
@@ -321,6 +363,24 @@ std::map<std::string, std::map<Rank, std::int64_t>> Link::versions(const std::st
   return translated([&] { return impl_->link.versions(name, deadline); });
 }
 
+std::optional<LinkUpdate> Link::last_update(const std::string& name) const {
+  const auto last = impl_->link.last_update(name);
+  if (!last) return std::nullopt;
+  const bus::Update& update = last->update;
+  using std::chrono::nanoseconds;
+  return LinkUpdate{last->version,
+                    update.why == delta::Why::patch,
+                    std::string(delta::to_string(update.why)),
+                    update.elements,
+                    update.values,
+                    update.bytes,
+                    nanoseconds(update.asking),
+                    nanoseconds(update.fetching),
+                    nanoseconds(update.applying),
+                    nanoseconds(update.verifying),
+                    update.verified};
+}
+
 std::optional<LinkSent> Link::last_send(const std::string& name) const {
   const auto sent = impl_->link.last_send(name);
   if (!sent) return std::nullopt;
@@ -340,8 +400,11 @@ Link Bus::link(const std::string& local, const std::optional<std::string>& remot
 
 Link Bus::link(const std::string& local, const std::optional<std::string>& remote,
                const LinkOptions& options) {
-  return Link(
-      std::make_shared<Link::Impl>(impl_, bus::LinkSides{local, remote, options.world_size}));
+  if (options.delta_memory.value_or(0) < 0) refuse("delta_memory is negative");
+  if (options.verify_every < 0) refuse("verify_every is negative");
+  return Link(std::make_shared<Link::Impl>(
+      impl_, bus::LinkSides{local, remote, options.world_size, options.delta, options.delta_memory,
+                            options.verify_every}));
 }
 
 }  // namespace tensorbus

@@ -8,6 +8,7 @@ bool RegisteredForm::fits(const LinkTensors& tensors, const RegisteredForm& want
   if (form == nullptr || subset != wanted.subset || keep != wanted.keep || dtype != wanted.dtype) {
     return false;
   }
+  if (wanted.delta && !delta) return false;
   const auto alike = [](const TensorForm& then, const TensorView& now) {
     return then.dtype == now.dtype && std::ranges::equal(then.shape, now.shape);
   };

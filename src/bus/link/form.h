@@ -7,6 +7,7 @@
 #include <vector>
 
 #include "bus/channel/command.h"
+#include "device/core/moments.h"
 #include "tensor/view.h"
 
 namespace tensorbus::bus {
@@ -26,6 +27,8 @@ struct LinkTensors {
   std::shared_ptr<const LinkForm> form;
   std::vector<TensorView> views;      // where they are now
   std::shared_ptr<const void> owner;  // of what the views borrow, for as long as it is registered
+  // What the caller's streams had been given: nothing is read or written before that.
+  device::Moments moments{};
 };
 
 // What a registration was made for.
@@ -35,6 +38,7 @@ struct RegisteredForm {
   bool subset = false;
   std::int64_t keep = 0;
   std::optional<Dtype> dtype{};
+  bool delta = false;  // with what deltas need
 
   // Whether a call with these tensors can use it; `wanted` has the rest.
   bool fits(const LinkTensors& tensors, const RegisteredForm& wanted) const;

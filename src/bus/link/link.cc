@@ -32,6 +32,16 @@ void note_send(LinkCall& call, const Outcome& outcome) {
   call.name->last_send = LastSend{outcome.version, outcome.readers};
 }
 
+void note_update(LinkName& name, const Outcome& outcome, PullPart part) {
+  const bool patched = outcome.update && outcome.update->why == delta::Why::patch;
+  if (part != PullPart::fetch) {
+    name.unverified = patched && !outcome.update->verified ? name.unverified + 1 : 0;
+  }
+  const Lock lock(name.mutex);
+  name.last_update.reset();
+  if (outcome.update) name.last_update = LastUpdate{outcome.version, *outcome.update};
+}
+
 bool only_lost(const Outcome& outcome) {
   return outcome.status.code == Code::peer_lost && !outcome.stale &&
          std::ranges::none_of(outcome.readers, [](const auto& reader) {
@@ -50,6 +60,11 @@ class Leaving {
  private:
   LinkCall& call_;
 };
+
+// What is on a device moves without deltas.
+bool on_device(const LinkTensors& tensors) {
+  return std::ranges::any_of(tensors.views, &TensorView::on_device);
+}
 
 // What `work` returns once it is the turn of the call.
 template <typename Work>
@@ -128,7 +143,7 @@ void take_turn(LinkCall& call, Deadline deadline) {
 }
 
 Link::Link(std::function<Client&()> client, std::shared_ptr<fabric::Pool> pool, LinkSides sides,
-           Verify verify)
+           std::optional<Verify> verify)
     : client_(std::move(client)),
       pool_(std::move(pool)),
       sides_(std::move(sides)),
@@ -223,7 +238,7 @@ void Link::enlist(LinkCall& call, const LinkTensors& tensors, RegisteredForm for
   options.verify = key.shelf ? Verify::off : verify_;
   options.pairs = {pair_of(key)};
   options.versioned = Versioned{key.direction, name.last, form.subset,
-                                key.shelf ? std::optional(form.keep) : std::nullopt};
+                                key.shelf ? std::optional(form.keep) : std::nullopt, form.delta};
   options.shelf_dtype = form.dtype;
   options.owner = sends && key.shelf ? nullptr : tensors.owner;
   std::vector<bool> staged(tensors.views.size());
@@ -323,7 +338,8 @@ std::int64_t Link::transfer(LinkCall& call, const LinkTensors& tensors, const Se
                             Deadline deadline) {
   prepare_stage(call, tensors, wish.min_readers, deadline);
   Stage& stage = *call.name->stage;
-  stage.fill(tensors.views, client_().crew());
+  device::wait_until_passed(tensors.moments, deadline);
+  stage.fill(tensors.views, client_().crew(), client_().copiers(), deadline);
   // What lies in the pool is read where it is, until all have read.
   if (stage.size() == tensors.views.size()) call.stage();
   const auto state = client_().transfer(batch_of(call.key), Direction::send, sides_.local,
@@ -341,6 +357,7 @@ std::int64_t Link::recv(LinkCall& call, const LinkTensors& tensors, const RecvWi
     RegisteredForm form;
     form.subset = wish.subset;
     enlist_or_replace(call, tensors, form, deadline);
+    device::wait_until_passed(tensors.moments, deadline);
     const auto state =
         client_().transfer(batch_of(call.key), Direction::recv, sides_.local, tensors.views, true,
                            deadline, wish.version, 0, &call.running);
@@ -351,7 +368,7 @@ std::int64_t Link::recv(LinkCall& call, const LinkTensors& tensors, const RecvWi
 std::int64_t Link::publish(LinkCall& call, const LinkTensors& tensors, const PublishWish& wish,
                            Deadline deadline) {
   const Leaving leaving(call);
-  if (verify_ != Verify::off)
+  if (verify_.value_or(Verify::off) != Verify::off)
     tensorbus::refuse("verify is for what is sent and received, not for what is published");
   if (wish.keep < 2) {
     tensorbus::refuse(fmt::format("keep is {}; a shelf keeps at least 2 versions", wish.keep));
@@ -360,12 +377,16 @@ std::int64_t Link::publish(LinkCall& call, const LinkTensors& tensors, const Pub
     RegisteredForm form;
     form.keep = wish.keep;
     form.dtype = wish.dtype;
+    form.delta = wish.options.deltas != delta::Mode::off && !on_device(tensors);
+    PublishOptions options = wish.options;
+    options.delta_memory = sides_.delta_memory;
     if (registration_of(*call.name) == 0 || !call.name->form.fits(tensors, form)) {
       enlist(call, tensors, form, deadline);
     }
+    device::wait_until_passed(tensors.moments, deadline);
     try {
       return call.name->last = client_().publish(batch_of(call.key), sides_.local, tensors.views,
-                                                 wish.options, deadline);
+                                                 options, deadline);
     } catch (const CommandError& error) {
       drop_if_stale(call, error);
       throw;
@@ -373,21 +394,36 @@ std::int64_t Link::publish(LinkCall& call, const LinkTensors& tensors, const Pub
   });
 }
 
+Verify Link::verify_of_next(const LinkName& name) const noexcept {
+  if (sides_.verify_every == 0 || name.unverified + 1 < sides_.verify_every) return Verify::off;
+  const Verify wanted = verify_.value_or(Verify::off);
+  return wanted == Verify::off ? Verify::full : wanted;
+}
+
 std::int64_t Link::pull(LinkCall& call, const LinkTensors& tensors, const PullWish& wish,
                         Deadline deadline) {
   const Leaving leaving(call);
   if (wish.version && wish.newer_than) tensorbus::refuse("version and newer_than are both given");
-  if (verify_ != Verify::off)
+  if (verify_.value_or(Verify::off) != Verify::off && sides_.verify_every == 0)
     tensorbus::refuse("verify is for what is sent and received, not for what is published");
+  if (wish.part != PullPart::all && on_device(tensors))
+    tensorbus::refuse("fetch() and apply() are for tensors in memory of the host: use pull()");
   return in_turn(call, deadline, [&] {
     RegisteredForm form;
     form.subset = wish.subset;
+    form.delta = sides_.promises && !on_device(tensors);
     enlist_or_replace(call, tensors, form, deadline);
+    device::wait_until_passed(tensors.moments, deadline);
     try {
-      const auto state = client_().pull(
-          {batch_of(call.key), sides_.local, wish.version, wish.newer_than, wish.together},
-          tensors.views, true, deadline, &call.running);
-      return call.name->last = state->wait(Deadline::never()).version;
+      const auto state =
+          client_().pull({batch_of(call.key), sides_.local, wish.version, wish.newer_than,
+                          wish.together, wish.overwritten, wish.part, wish.scratch,
+                          on_device(tensors) ? Verify::off : verify_of_next(*call.name)},
+                         tensors.views, true, deadline, &call.running);
+      const Outcome& outcome = state->wait(Deadline::never());
+      note_update(*call.name, outcome, wish.part);
+      if (wish.part == PullPart::fetch) return outcome.version;
+      return call.name->last = outcome.version;
     } catch (const Error& error) {
       // What is published now does not fit: the next call looks anew.
       if (error.code() == Code::invalid_argument) unregister(call, deadline);
@@ -456,6 +492,13 @@ std::optional<LastSend> Link::last_send(const std::string& name) {
   if (found == nullptr) return std::nullopt;
   const Lock lock(found->mutex);
   return found->last_send;
+}
+
+std::optional<LastUpdate> Link::last_update(const std::string& name) {
+  const auto found = find({name, Direction::recv, true});
+  if (found == nullptr) return std::nullopt;
+  const Lock lock(found->mutex);
+  return found->last_update;
 }
 
 std::uint64_t Link::registration(const LinkKey& key) {

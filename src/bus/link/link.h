@@ -36,6 +36,13 @@ struct LinkSides {
   std::string local;
   std::optional<std::string> remote;  // none: it publishes only
   std::int64_t world_size = 1;        // of the local side
+  // Of what is pulled: nobody else writes to the tensors between two pulls.
+  bool promises = false;
+  // Of what is published: the most bytes for all that deltas need; none: any.
+  std::optional<std::int64_t> delta_memory{};
+  // Of what is pulled: one of so many versions that were patched is compared with what the
+  // publishers have; 0: none.
+  std::int64_t verify_every = 0;
 };
 
 struct SendWish {
@@ -57,12 +64,22 @@ struct PullWish {
   std::optional<std::int64_t> newer_than{};
   bool together = true;
   bool subset = false;
+  bool overwritten = false;  // somebody has written to the tensors since the last pull
+  PullPart part = PullPart::all;
+  bool scratch = false;  // of a fetch: what no patch can do is read into other memory
 };
 
 // How the last send of a name ended.
 struct LastSend {
   std::int64_t version = 0;
   std::map<Rank, ReaderOutcome> readers{};
+};
+
+// How the last version that was pulled got here.
+struct LastUpdate {
+  std::int64_t version = 0;
+  Update update{};
+  friend bool operator==(const LastUpdate&, const LastUpdate&) = default;
 };
 
 // Of one name and direction. What is not guarded belongs to whoever has the turn.
@@ -72,9 +89,11 @@ struct LinkName {
   std::unique_ptr<Stage> stage{};  // of a sender in rounds; null before the first copy
   std::int64_t last = 0;           // version
 
+  std::int64_t unverified = 0;  // versions that were patched one after the other
   Mutex mutex{};
   std::uint64_t registration GUARDED_BY(mutex) = 0;  // 0: none
   std::optional<LastSend> last_send GUARDED_BY(mutex);
+  std::optional<LastUpdate> last_update GUARDED_BY(mutex);
 };
 
 // One call: its place in the queue, and what other threads may do to the call and see of it.
@@ -118,7 +137,7 @@ class Link {
  public:
   // `client` throws when the client cannot be used any more; `pool` is where stages lie.
   Link(std::function<Client&()> client, std::shared_ptr<fabric::Pool> pool, LinkSides sides,
-       Verify verify);
+       std::optional<Verify> verify);
   // Closes what is registered without waiting for anything.
   ~Link();
   Link(const Link&) = delete;
@@ -134,6 +153,7 @@ class Link {
                     Deadline deadline);
   std::int64_t publish(LinkCall& call, const LinkTensors& tensors, const PublishWish& wish,
                        Deadline deadline);
+  // Of an apply the wish names the version that was fetched.
   std::int64_t pull(LinkCall& call, const LinkTensors& tensors, const PullWish& wish,
                     Deadline deadline);
   // Tells the others, who would wait for this rank, that it has nothing that can be moved.
@@ -144,6 +164,8 @@ class Link {
   // What the other side publishes, or without one this side.
   std::vector<Content> contents(const std::string& name, Deadline deadline);
   std::optional<LastSend> last_send(const std::string& name);
+  // Nothing: the name was not pulled, or without a promise.
+  std::optional<LastUpdate> last_update(const std::string& name);
 
   // 0 if the name is not registered so.
   std::uint64_t registration(const LinkKey& key);
@@ -165,6 +187,7 @@ class Link {
   void enlist_or_replace(LinkCall& call, const LinkTensors& tensors, const RegisteredForm& form,
                          Deadline deadline);
   void unregister(LinkCall& call, Deadline deadline);
+  Verify verify_of_next(const LinkName& name) const noexcept;
   // Has places for what is to be copied, in the types that its readers want.
   void prepare_stage(LinkCall& call, const LinkTensors& tensors, std::int64_t min_readers,
                      Deadline deadline);
@@ -182,7 +205,7 @@ class Link {
   const std::function<Client&()> client_;
   const std::shared_ptr<fabric::Pool> pool_;
   const LinkSides sides_;
-  const Verify verify_;
+  const std::optional<Verify> verify_;  // as RegisterOptions has it
   Mutex mutex_;
   std::map<LinkKey, std::shared_ptr<LinkName>> names_ GUARDED_BY(mutex_);
   std::set<std::string> pairs_ GUARDED_BY(mutex_);  // that this rank has joined

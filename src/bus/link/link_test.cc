@@ -239,5 +239,32 @@ TEST_F(LinkTest, TensorsThatSayTooLittleOrTooMuchAreRefused) {
   EXPECT_EQ(code_of([&] { alone.newest("policy", soon()); }), Code::invalid_argument);
 }
 
+// proves: E1.3 E1.7
+TEST_F(LinkTest, WhoHoldsAVersionGetsTheChangedValuesAndWritesThemWhenItLikes) {
+  LinkOptions promise;
+  promise.delta = true;
+  Link reader = serve.link("reader", "trainer", promise);
+  LinkPublish always;
+  always.delta = LinkDelta::always;
+  trainer.publish("policy", {&whole, 1}, soon(), always);
+  EXPECT_EQ(reader.pull("policy", {&target, 1}, soon()), 1);
+  EXPECT_FALSE(reader.last_update("policy")->patched);
+  weights[3] = 7;
+  trainer.publish("policy", {&whole, 1}, soon(), always);
+  EXPECT_EQ(reader.fetch("policy", {&target, 1}, soon()), 2);
+  const auto update = reader.last_update("policy");
+  EXPECT_TRUE(update->patched) << update->why;
+  EXPECT_EQ(update->values, 1);
+  EXPECT_EQ(update->elements, 8);
+  EXPECT_EQ(got[3], 0);
+  EXPECT_EQ(reader.apply("policy", {&target, 1}, 2, soon()), 2);
+  EXPECT_EQ(got, weights);
+  weights[4] = 8;
+  trainer.publish("policy", {&whole, 1}, soon(), always);
+  EXPECT_EQ(reader.pull("policy", {&target, 1}, soon()), 3);
+  EXPECT_EQ(got, weights);
+  EXPECT_FALSE(engine.last_update("policy").has_value()) << "it has promised nothing";
+}
+
 }  // namespace
 }  // namespace tensorbus

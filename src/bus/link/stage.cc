@@ -21,7 +21,7 @@ std::size_t rounded_up(std::size_t bytes) {
 }
 
 bool lies_in(const fabric::Pool& pool, const TensorView& tensor) {
-  return tensor.data != nullptr && pool.find(tensor.data, 1).has_value();
+  return tensor.data != nullptr && !tensor.on_device() && pool.find(tensor.data, 1).has_value();
 }
 
 Dtype type_at(std::size_t index, std::span<const TensorView> tensors,
@@ -114,18 +114,21 @@ std::vector<std::size_t> Stage::indices() const {
   return indices;
 }
 
-void Stage::fill(std::span<const TensorView> tensors, copy::Crew& crew) {
+void Stage::fill(std::span<const TensorView> tensors, copy::Crew& crew, device::Copiers& copiers,
+                 Deadline deadline) {
   Copies same;
-  Copies narrower;
+  Copies others;  // narrower, or on a device
   for (const auto& [index, each] : staged_) {
     const TensorView& tensor = tensors[index];
-    (tensor.dtype == each.place.form.dtype ? same : narrower).add(tensor, each.place.view());
+    const bool plain = tensor.dtype == each.place.form.dtype && !tensor.on_device();
+    (plain ? same : others).add(tensor, each.place.view());
   }
   copy::copy_each(same.from, same.to, crew);
-  if (!narrower.from.empty()) casts_.run(narrower.from, narrower.to, crew);
+  if (!others.from.empty()) casts_.run(others.from, others.to, crew, copiers, deadline);
 }
 
 std::optional<PooledPlace> Stage::give(const TensorView& tensor) {
+  if (tensor.on_device()) return std::nullopt;
   const auto found = std::ranges::find_if(staged_, [&](const auto& entry) {
     const StagedTensor& each = entry.second;
     return each.data == tensor.data && is_like(tensor, each.place.form) &&

@@ -43,8 +43,10 @@ class Stage {
 
   // What the agent knows: the places, and the tensors that need none.
   std::vector<TensorView> placed(std::span<const TensorView> tensors) const;
-  // Copies what has a place, with the threads of the crew; casts.
-  void fill(std::span<const TensorView> tensors, copy::Crew& crew);
+  // Copies what has a place, with the threads of the crew; casts. Tensors on devices as
+  // copy_from_devices().
+  void fill(std::span<const TensorView> tensors, copy::Crew& crew, device::Copiers& copiers,
+            Deadline deadline);
   std::size_t size() const noexcept { return staged_.size(); }
   // Of which tensors.
   std::vector<std::size_t> indices() const;

@@ -5,6 +5,7 @@
 #include <cstring>
 
 #include "bus/link/padding.h"
+#include "device/cuda/device.h"
 
 namespace tensorbus::bus {
 namespace {
@@ -36,7 +37,8 @@ TEST_F(StageTest, HasPlacesForWhatIsNotInThePool) {
   Stage stage(tensors, {}, pool);
   EXPECT_EQ(stage.indices(), std::vector<std::size_t>{1});
   copy::Crew alone;
-  stage.fill(tensors, alone);
+  device::Copiers no_devices(&device::cuda::open);
+  stage.fill(tensors, alone, no_devices, Deadline::never());
   const auto placed = stage.placed(tensors);
   EXPECT_EQ(placed[0].data, block.get());
   EXPECT_TRUE(pool.find(placed[1].data, 1));
@@ -52,7 +54,8 @@ TEST_F(StageTest, CastsIntoPlacesOfANarrowerType) {
   EXPECT_TRUE(stage.has(tensors, narrower, pool));
   EXPECT_FALSE(stage.has(tensors, {}, pool));
   copy::Crew alone;
-  stage.fill(tensors, alone);
+  device::Copiers no_devices(&device::cuda::open);
+  stage.fill(tensors, alone, no_devices, Deadline::never());
   const auto placed = stage.placed(tensors);
   EXPECT_EQ(placed[0].dtype, Dtype::float32) << "it is read where it is";
   ASSERT_EQ(placed[1].dtype, Dtype::bfloat16);

@@ -30,6 +30,7 @@ JoinPlan Course::plan(std::int64_t generation, const Catalog& catalog) const {
   plan.registration = self_.record.registration;
   plan.fingerprint = passage_->fingerprint;
   plan.version = self_.last_version();
+  plan.promises = self_.shelved() && self_.record.versioned->delta;
   const TimePoint begin = self_.context.moment();
   plan.streams = plan::read_streams(passage_->plans, self_.key.rank, self_.record.chunk_bytes);
   self_.context.count_planning(begin);
@@ -38,7 +39,7 @@ JoinPlan Course::plan(std::int64_t generation, const Catalog& catalog) const {
     const Verify verify = std::max(self_.record.verify, member->verify);
     if (verify != Verify::off) plan.verify[rank] = verify;
   }
-  if (!plan.verify.empty()) {
+  if (!plan.verify.empty() || plan.promises) {
     plan.labels = std::make_shared<const std::vector<std::string>>(labels_of(*senders_));
   }
   find_sources(plan, catalog);

@@ -12,6 +12,8 @@
 #include "bus/directory/directory.h"
 #include "bus/round/peer_connections.h"
 #include "bus/round/step.h"
+#include "device/core/copier.h"
+#include "device/cuda/device.h"
 #include "fabric/core/fabric.h"
 #include "observe/recorder.h"
 #include "tensorbus/deadline.h"
@@ -62,7 +64,9 @@ struct Context {
   Status store_is_away{};         // and why, or ok
   std::int64_t copy_threads = 0;  // what workers are told; 0: nothing
   bool records_changed = false;   // in this step: those of others, or what this rank shows of them
+  const Clock* clock = nullptr;   // to measure how long something takes; null: nothing is measured
   observe::Recorder* recorder = nullptr;  // none: nothing is recorded
+  device::Copiers copiers{&device::cuda::open};
 
   void at(Step step) const {
     if (reached) reached(step);
@@ -75,6 +79,8 @@ struct Context {
   void count_planning(TimePoint begin) const noexcept {
     if (recorder != nullptr) recorder->add_planning(moment() - begin);
   }
+  // For durations that decide something: those of a simulation are all the same.
+  TimePoint measured() const noexcept { return clock == nullptr ? now : clock->now(); }
   // Ends a command; ok: the agent did what was asked.
   void answer(CommandId id, Status status = {}) const {
     Outcome outcome;

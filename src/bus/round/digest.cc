@@ -50,11 +50,13 @@ plan::Program program_for(const plan::Stream& stream, Digest::End end,
 }  // namespace
 
 Digest::Digest(const plan::Stream& stream, End end, Verify verify,
-               std::span<const TensorView> tensors, std::shared_ptr<const fabric::Lender> lender)
+               std::span<const TensorView> tensors, std::shared_ptr<const fabric::Lender> lender,
+               device::Copiers* copiers)
     : stream_(in_target_type(stream)),
       verify_(verify),
       program_(program_for(stream_, end, tensors)),
-      staging_(program_, plan::BoundSide::source, fabric::memory_of(tensors, std::move(lender))),
+      staging_(program_, plan::BoundSide::source,
+               fabric::memory_of(tensors, std::move(lender), copiers)),
       wire_(static_cast<std::size_t>(stream_.chunk_bytes)),
       state_(XXH3_createState(), [](XXH3_state_s* state) { XXH3_freeState(state); }) {}
 
@@ -69,6 +71,8 @@ bool Digest::serves(const plan::Stream& stream, Verify verify) const {
 void Digest::begin(std::int64_t round) {
   round_ = round;
   next_chunk_ = 0;
+  begun_ = 0;
+  staging_.settle();  // of a round that was given up
   sums_.clear();
   XXH3_64bits_reset(state_.get());
 }
@@ -76,25 +80,38 @@ void Digest::begin(std::int64_t round) {
 bool Digest::work(std::int64_t& budget) {
   while (sums_.size() < stream_.parts.size()) {
     if (budget <= 0) return false;
+    if (!step()) return false;
     budget -= stream_.chunk_bytes;
-    step();
   }
   return true;
 }
 
-void Digest::step() {
+bool Digest::is_left_out(std::size_t chunk) const noexcept {
+  return verify_ == Verify::sample && (static_cast<std::int64_t>(chunk) + round_) % sampled != 0;
+}
+
+bool Digest::step() {
   const std::size_t count = program_.chunks.size();
-  while (verify_ == Verify::sample && next_chunk_ < count &&
-         (static_cast<std::int64_t>(next_chunk_) + round_) % sampled != 0) {
-    ++next_chunk_;
+  while (next_chunk_ < count && is_left_out(next_chunk_)) ++next_chunk_;
+  if (next_chunk_ < count) {
+    if (!look_ahead()) return false;
+    add(next_chunk_++);
+    return true;
   }
-  if (next_chunk_ < count) return add(next_chunk_++);
   while (sums_.size() < stream_.parts.size()) finish_part();
+  return true;
+}
+
+bool Digest::look_ahead() {
+  const std::size_t end = std::min(program_.chunks.size(), next_chunk_ + staging_.slots());
+  for (begun_ = std::max(begun_, next_chunk_); begun_ < end; ++begun_) {
+    if (!is_left_out(begun_)) staging_.fetch(begun_);
+  }
+  return staging_.ready(next_chunk_);
 }
 
 void Digest::add(std::size_t index) {
   const plan::Chunk& chunk = program_.chunks[index];
-  staging_.fetch(index);
   bool packed = false;
   for (const plan::Run& run : program_.runs_of(chunk)) {
     while (sums_.size() < run.part) finish_part();

@@ -28,9 +28,9 @@ class Digest {
   enum class End : std::uint8_t { source, target };
 
   // `sample` looks at one chunk in sixteen, others in every round. A reduction is looked at member
-  // by member. The memory is borrowed.
+  // by member. The memory is borrowed, and so are the copiers of those on a device.
   Digest(const plan::Stream& stream, End end, Verify verify, std::span<const TensorView> tensors,
-         std::shared_ptr<const fabric::Lender> lender);
+         std::shared_ptr<const fabric::Lender> lender, device::Copiers* copiers);
   ~Digest();
   Digest(const Digest&) = delete;
   Digest& operator=(const Digest&) = delete;
@@ -39,16 +39,23 @@ class Digest {
   bool serves(const plan::Stream& stream, Verify verify) const;
 
   void begin(std::int64_t round);
-  // Works until the digest is done, or `budget` bytes are used up; true: it is done. Error as
-  // Lender's.
+  Verify verify() const noexcept { return verify_; }
+  // Works until the digest is done, `budget` bytes are used up, or a device has not copied the next
+  // chunk yet; true: it is done. Error as Lender's.
   bool work(std::int64_t& budget);
+  // Sleeps until no device is at the memory.
+  void settle() noexcept { staging_.settle(); }
   // One sum for each part of the stream, once the digest is done.
   const std::vector<std::uint64_t>& sums() const noexcept { return sums_; }
   std::int64_t round() const noexcept { return round_; }
 
  private:
-  // Looks at about one chunk or, after the last chunk, does what is left to finish.
-  void step();
+  // Looks at about one chunk or, after the last chunk, does what is left to finish. False: a device
+  // has to copy first.
+  bool step();
+  bool is_left_out(std::size_t chunk) const noexcept;
+  // Asks devices for the next chunks. Whether the first of them has come.
+  bool look_ahead();
   void add(std::size_t index);
   void finish_part();
 
@@ -59,6 +66,7 @@ class Digest {
   fabric::Staging staging_;
   std::vector<std::byte> wire_;
   std::size_t next_chunk_ = 0;
+  std::size_t begun_ = 0;  // chunks that a device was asked for
   std::unique_ptr<XXH3_state_s, void (*)(XXH3_state_s*)> state_;
   std::vector<std::uint64_t> sums_;
 };

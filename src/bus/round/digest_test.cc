@@ -69,8 +69,8 @@ class DigestTest : public testing::Test {
 
 TEST_F(DigestTest, BothEndsMakeTheSameAndAChangedTensorIsFound) {
   const plan::Stream stream = stream_for(11);
-  Digest source(stream, Digest::End::source, Verify::full, sources(), nullptr);
-  Digest target(stream, Digest::End::target, Verify::full, targets(), nullptr);
+  Digest source(stream, Digest::End::source, Verify::full, sources(), nullptr, nullptr);
+  Digest target(stream, Digest::End::target, Verify::full, targets(), nullptr, nullptr);
   const std::vector<std::uint64_t> offered = sums(source, 1);
   ASSERT_EQ(offered.size(), 2u);
   EXPECT_NE(sums(target, 1), offered);
@@ -83,7 +83,7 @@ TEST_F(DigestTest, BothEndsMakeTheSameAndAChangedTensorIsFound) {
 
 TEST_F(DigestTest, SamplesLookAtEveryChunkOnceInSixteenRounds) {
   const plan::Stream stream = stream_for(10);
-  Digest before(stream, Digest::End::source, Verify::sample, sources(), nullptr);
+  Digest before(stream, Digest::End::source, Verify::sample, sources(), nullptr, nullptr);
   std::vector<std::vector<std::uint64_t>> offered;
   for (std::int64_t round = 0; round < 16; ++round) offered.push_back(sums(before, round));
   for (std::size_t element = 0; element < elements; element += 100) {
@@ -99,7 +99,7 @@ TEST_F(DigestTest, SamplesLookAtEveryChunkOnceInSixteenRounds) {
 
 TEST_F(DigestTest, ReadersOfTheSameShareOne) {
   const plan::Stream stream = stream_for(10);
-  Digest digest(stream, Digest::End::source, Verify::full, sources(), nullptr);
+  Digest digest(stream, Digest::End::source, Verify::full, sources(), nullptr, nullptr);
   plan::Stream copy = stream;
   copy.reader = 99;
   EXPECT_TRUE(digest.serves(copy, Verify::full));

@@ -73,11 +73,11 @@ plan::Stream member_stream(const plan::Stream& reduction, Rank member) {
 }
 
 GroupFold::GroupFold(const plan::Stream& reduction, std::span<const TensorView> targets,
-                     std::shared_ptr<const fabric::Lender> lender)
+                     std::shared_ptr<const fabric::Lender> lender, device::Copiers* copiers)
     : reduction_(from_scratch(reduction)),
       strides_(strides_of_scratch(reduction_, targets.size())),
       program_(program_of(reduction_, strides_, fabric::strides_of(targets))),
-      targets_(program_, fabric::memory_of(targets, std::move(lender))) {
+      targets_(program_, fabric::memory_of(targets, std::move(lender), copiers)) {
   std::size_t bytes = 0;
   for (const plan::Part& part : reduction_.parts) bytes += scratch_bytes(part);
   for (const Rank rank : reduction.source.ranks) {
@@ -102,13 +102,13 @@ bool GroupFold::work(std::int64_t& budget) {
   std::vector<copy::Sources> sources;
   for (const Member& member : members_) sources.emplace_back(member.first);
   while (next_chunk_ < targets_.program().chunks.size()) {
-    if (budget <= 0) return false;
+    if (budget <= 0 || !targets_.ready(next_chunk_)) return false;
     const plan::Chunk& chunk = targets_.program().chunks[next_chunk_];
     budget -= chunk.wire_bytes * static_cast<std::int64_t>(members_.size());
     copy::reduce_chunk(targets_.program(), chunk, sources, targets_.tensors());
     targets_.store(next_chunk_++);
   }
-  return true;
+  return targets_.finished();
 }
 
 }  // namespace tensorbus::bus

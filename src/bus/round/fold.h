@@ -19,12 +19,12 @@ namespace tensorbus::bus {
 // tensors of the member's own type that are just large enough.
 plan::Stream member_stream(const plan::Stream& reduction, Rank member);
 
-// The fold of a group: keeps what its members gave. The targets are borrowed, shapes too. Works
-// chunk by chunk.
+// The fold of a group: keeps what its members gave. The targets are borrowed, shapes too, and the
+// copiers of those on a device. Works chunk by chunk.
 class GroupFold {
  public:
   GroupFold(const plan::Stream& reduction, std::span<const TensorView> targets,
-            std::shared_ptr<const fabric::Lender> lender);
+            std::shared_ptr<const fabric::Lender> lender, device::Copiers* copiers);
 
   // By position in the group: what is read from a member, and where to.
   const std::shared_ptr<const plan::Stream>& stream(std::size_t member) const {
@@ -33,8 +33,11 @@ class GroupFold {
   std::span<const TensorView> scratch(std::size_t member) const { return members_[member].tensors; }
 
   void begin() noexcept { next_chunk_ = 0; }
-  // Reduces until all is reduced, or `budget` bytes are used up; true: all is. Error as Lender's.
+  // Reduces until all is reduced and stored, `budget` bytes are used up, or a device has to store
+  // first; true: all is. Error as Lender's.
   bool work(std::int64_t& budget);
+  // Sleeps until no device is at the targets.
+  void settle() noexcept { targets_.settle(); }
 
  private:
   struct Member {

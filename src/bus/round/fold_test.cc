@@ -69,7 +69,7 @@ TEST_P(FoldTest, GivesBitForBitWhatTheReductionGives) {
     for (const Rank rank : stream.source.ranks) members.push_back(source(rank));
     run(stream, members, target(expected));
 
-    GroupFold fold(stream, std::span(&into, 1), nullptr);
+    GroupFold fold(stream, std::span(&into, 1), nullptr, nullptr);
     for (std::size_t at = 0; at < members.size(); ++at) {
       run(*fold.stream(at), {members[at]}, fold.scratch(at).front());
     }
@@ -91,7 +91,7 @@ TEST_P(FoldTest, AMembersChecksumsAreItsSourcesAndScratchIsSmall) {
   for (const plan::Stream& stream : streams_) {
     std::vector<std::uint16_t> unused(rows * 20);
     const TensorView into = target(unused);
-    GroupFold fold(stream, std::span(&into, 1), nullptr);
+    GroupFold fold(stream, std::span(&into, 1), nullptr, nullptr);
     for (std::size_t at = 0; at < stream.source.ranks.size(); ++at) {
       const TensorView from = source(stream.source.ranks[at]);
       const TensorView to = fold.scratch(at).front();

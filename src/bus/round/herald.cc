@@ -119,7 +119,7 @@ void Herald::on_message(const PeerConnectionPtr& connection, const AgentMessage&
                  [](const ToReader auto&) {},
                  [](const ToPuller auto&) {},
                  [](const AmongPullers auto&) {},
-                 [](const OneOf<Subscribe, Leave, Hold> auto&) {},
+                 [](const OneOf<Subscribe, Leave, Hold, AskPatch, AskSums> auto&) {},
              },
              message.body);
 }

@@ -13,6 +13,7 @@
 #include "base/overloaded.h"
 #include "bus/directory/records.h"
 #include "bus/round/word.h"
+#include "delta/policy/decision.h"
 #include "tensorbus/status.h"
 #include "wire/field.h"
 
@@ -41,6 +42,7 @@ struct Subscribe {
   // Which of the reader's streams those from this source are, in their order.
   std::vector<std::int64_t> streams;
   std::int64_t version = 0;  // that the reader last read; 0: none
+  bool promises = false;     // nobody else writes to the reader's tensors: it may get patches
   friend bool operator==(const Subscribe&, const Subscribe&) = default;
 };
 template <typename Archive>
@@ -57,6 +59,7 @@ void fields(Archive& a, Subscribe& m) {
               "there is no such stream");
   }
   a("version", m.version);
+  a("promises", m.promises);
 }
 struct Join {
   friend bool operator==(const Join&, const Join&) = default;
@@ -290,6 +293,79 @@ void fields(Archive& a, Held& m) {
   a.natural("version", m.version);
   a.natural("common", m.common);
 }
+// From a reader that promised: it begins to read this version. What it holds of this generation,
+// unless `held` is 0, may be patched: the source answers with patches, one for each stream that the
+// reader gets from there, or why there are none.
+struct AskPatch {
+  std::int64_t version = 0;
+  std::int64_t held = 0;
+  // Bytes a second that reach the reader from elsewhere; 0: it reads memory of this host.
+  std::int64_t rate = 0;
+  // How long all bytes took to copy, and patches to apply, in thousandths of what is expected.
+  std::int64_t dense = 1000;
+  std::int64_t apply = 1000;
+  friend bool operator==(const AskPatch&, const AskPatch&) = default;
+};
+template <typename Archive>
+void fields(Archive& a, AskPatch& m) {
+  a.natural("version", m.version);
+  a.natural("held", m.held);
+  a.natural("rate", m.rate);
+  a.natural("dense", m.dense);
+  a.natural("apply", m.apply);
+}
+struct OfferedPatch {
+  std::uint64_t region = 0;  // where its bytes are
+  std::int64_t bytes = 0;
+  std::int64_t base = 0;
+  std::uint64_t checksum = 0;
+  friend bool operator==(const OfferedPatch&, const OfferedPatch&) = default;
+};
+template <typename Archive>
+void fields(Archive& a, OfferedPatch& m) {
+  a("region", m.region);
+  a.natural("bytes", m.bytes);
+  a.natural("base", m.base);
+  a("checksum", m.checksum);
+}
+struct Patched {
+  std::int64_t version = 0;
+  delta::Why why = delta::Why::patch;
+  std::vector<OfferedPatch> patches;  // in the order of the reader's streams from this source
+  friend bool operator==(const Patched&, const Patched&) = default;
+};
+template <typename Archive>
+void fields(Archive& a, Patched& m) {
+  a.natural("version", m.version);
+  a("why", m.why);
+  a.list("patches", m.patches, most_streams);
+}
+// From a reader that has patched itself to this version: what is it? The source answers with a
+// checksum for each part of the reader's streams from there, in several messages if they are many.
+struct AskSums {
+  std::int64_t version = 0;
+  Verify verify = Verify::full;
+  friend bool operator==(const AskSums&, const AskSums&) = default;
+};
+template <typename Archive>
+void fields(Archive& a, AskSums& m) {
+  a.natural("version", m.version);
+  a("verify", m.verify);
+}
+struct VersionSums {
+  std::int64_t version = 0;
+  std::size_t all = 0;    // how many there are; 0: the version is not there any more
+  std::size_t first = 0;  // of these
+  std::vector<std::uint64_t> values{};
+  friend bool operator==(const VersionSums&, const VersionSums&) = default;
+};
+template <typename Archive>
+void fields(Archive& a, VersionSums& m) {
+  a.natural("version", m.version);
+  a.number("all", m.all, 0, UINT32_MAX);
+  a.number("first", m.first, 0, UINT32_MAX);
+  a.list("values", m.values, most_sums);
+}
 // From a sender to the first sender of its side: the versions that it has; and what the first
 // sender answers: the newest version that all senders have had, the senders that lack the newest
 // version of this sender, and the later versions that will never be everywhere.
@@ -428,15 +504,15 @@ using MessageBody =
     std::variant<Subscribe, Join, Start, Leave, Look, Subscribed, Joined, Offer, Over, Sums, Moved,
                  Follow, Begun, Ended, Shelved, Published, Finished, Hold, Held, Completed, Common,
                  Sent, AskVersions, KnownVersions, Propose, Choose, Vote, Decide, GiveUp, Waits,
-                 Restaged>;
+                 Restaged, AskPatch, Patched, AskSums, VersionSums>;
 
-constexpr std::array<std::string_view, 31> kinds_of(const MessageBody*) {
+constexpr std::array<std::string_view, 35> kinds_of(const MessageBody*) {
   return {"subscribe", "join",      "start",   "leave",     "look",         "subscribed",
           "joined",    "offer",     "over",    "sums",      "moved",        "follow",
           "begun",     "ended",     "shelved", "published", "finished",     "hold",
           "held",      "completed", "common",  "sent",      "ask_versions", "known_versions",
           "propose",   "choose",    "vote",    "decide",    "give up",      "waits",
-          "restaged"};
+          "restaged",  "ask_patch", "patched", "ask_sums",  "version_sums"};
 }
 
 // Who says what to whom, for those who take some kinds of messages only.
@@ -445,7 +521,7 @@ concept ToSource = OneOf<T, Join, Start, Look, Moved, AskVersions>;
 template <typename T>
 concept ToReader = OneOf<T, Subscribed, Joined, Restaged, Offer, Sums, Over>;
 template <typename T>
-concept ToPuller = OneOf<T, Shelved, Published, Finished, Held>;
+concept ToPuller = OneOf<T, Shelved, Published, Finished, Held, Patched, VersionSums>;
 template <typename T>
 concept AmongSenders = OneOf<T, Follow, Begun, Ended, Completed, Common, Sent, KnownVersions>;
 template <typename T>
@@ -457,7 +533,7 @@ concept OpensSubscription = OneOf<T, Subscribe, Follow>;
 template <typename T>
 concept OfSubscription =
     !OpensSubscription<T> && (ToSource<T> || ToReader<T> || ToPuller<T> || AmongSenders<T> ||
-                              AmongPullers<T> || OneOf<T, Leave, Hold>);
+                              AmongPullers<T> || OneOf<T, Leave, Hold, AskPatch, AskSums>);
 
 struct AgentMessage {
   std::uint64_t sequence = 0;  // on this connection, from 1

@@ -24,7 +24,7 @@ bool tells_of_region(const AgentMessage& message) {
 }  // namespace
 
 Subscribe JoinPlan::wish(Rank reader, Rank source) const {
-  Subscribe wish{batch, group, reader, side, registration, fingerprint, {}, version};
+  Subscribe wish{batch, group, reader, side, registration, fingerprint, {}, version, promises};
   for (std::size_t at = 0; at < streams.size(); ++at) {
     const auto& ranks = streams[at].source.ranks;
     if (std::ranges::find(ranks, source) == ranks.end()) continue;
@@ -189,7 +189,7 @@ void Reader::hear(Rank rank, SourceEnd& source, const MessageBody& body) {
                  [](const ToPuller auto&) {},
                  [](const AmongSenders auto&) {},
                  [](const AmongPullers auto&) {},
-                 [](const OneOf<Subscribe, Leave, Hold> auto&) {},
+                 [](const OneOf<Subscribe, Leave, Hold, AskPatch, AskSums> auto&) {},
              },
              body);
 }
@@ -354,7 +354,7 @@ void Reader::start_recv(std::int64_t round) {
                                  std::move(commits), loan_);
   std::vector<RecvPart> parts;
   try {
-    if (parts_.empty()) make_parts();
+    if (parts_.empty() || checked_ != checked_in(round)) make_parts(round);
     for (const auto& fold : folds_) fold->begin();
     for (const Part& part : parts_) parts.push_back(part_of(part, round));
   } catch (...) {
@@ -369,19 +369,33 @@ void Reader::start_recv(std::int64_t round) {
   recv_->start(std::move(parts), folds_, plan_.labels);
 }
 
+std::set<Rank> Reader::checked_in(std::int64_t round) const {
+  std::set<Rank> checked;
+  for (const auto& [rank, verify] : plan_.verify) {
+    const auto source = sources_.find(rank);
+    if (source == sources_.end()) continue;
+    if (verify != Verify::first || source->second.sums.round == round) checked.insert(rank);
+  }
+  return checked;
+}
+
 // A reduction that is checked is read member by member: only the reader can compare what each
 // source gave.
-void Reader::make_parts() {
+void Reader::make_parts(std::int64_t round) {
+  parts_.clear();
+  folds_.clear();
+  checked_ = checked_in(round);
   for (std::size_t at = 0; at < streams_.size(); ++at) {
     const std::uint64_t number = stream_number(serial_, static_cast<std::int64_t>(at));
     const plan::Group& group = streams_[at]->source;
     const bool checked =
-        std::ranges::any_of(group.ranks, [&](Rank rank) { return plan_.verify.contains(rank); });
+        std::ranges::any_of(group.ranks, [&](Rank rank) { return checked_.contains(rank); });
     if (!checked || !group.reduces()) {
       add_part(number, stream_as_stored(at), plan_.targets);
       continue;
     }
-    const auto fold = std::make_shared<GroupFold>(*streams_[at], plan_.targets, loan_->lender());
+    const auto fold = std::make_shared<GroupFold>(*streams_[at], plan_.targets, loan_->lender(),
+                                                  &context_.copiers);
     for (std::size_t member = 0; member < group.ranks.size(); ++member) {
       add_part(number, fold->stream(member), fold->scratch(member));
     }
@@ -403,9 +417,9 @@ void Reader::add_part(std::uint64_t number, std::shared_ptr<const plan::Stream> 
                       std::span<const TensorView> targets) {
   Part part{number, std::move(stream), targets};
   const Rank rank = part.stream->source.ranks.front();
-  if (const auto verify = plan_.verify.find(rank); verify != plan_.verify.end()) {
-    part.digest = std::make_shared<Digest>(*part.stream, Digest::End::target, verify->second,
-                                           part.targets, loan_->lender());
+  if (checked_.contains(rank)) {
+    part.digest = std::make_shared<Digest>(*part.stream, Digest::End::target, plan_.verify.at(rank),
+                                           part.targets, loan_->lender(), &context_.copiers);
     for (const Part& before : parts_) {
       if (before.stream->source.ranks.front() == rank) {
         part.first_sum += before.stream->parts.size();

@@ -7,6 +7,7 @@
 #include <map>
 #include <memory>
 #include <optional>
+#include <set>
 #include <string>
 #include <vector>
 
@@ -27,11 +28,13 @@ struct JoinPlan {
   std::uint64_t registration = 0;
   std::uint64_t fingerprint = 0;
   std::int64_t version = 0;  // that this reader last read
+  bool promises = false;     // nobody else writes to the targets
   std::vector<plan::Stream> streams;
   std::map<Rank, fabric::Address> sources;
-  std::vector<TensorView> targets;                         // in the senders' order
-  std::map<Rank, Verify> verify;                           // whose checksums are compared
-  std::shared_ptr<const std::vector<std::string>> labels;  // of the tensors, if any are
+  std::vector<TensorView> targets;  // in the senders' order
+  std::map<Rank, Verify> verify;    // whose checksums are compared
+  // Of the tensors, if any are compared or patched.
+  std::shared_ptr<const std::vector<std::string>> labels;
 
   // What a reader asks of one source: the streams that come from it.
   Subscribe wish(Rank reader, Rank source) const;
@@ -168,7 +171,10 @@ class Reader : public std::enable_shared_from_this<Reader> {
   void join_all_when_ready();
   void start_when_joined();
   void start_recv(std::int64_t round);
-  void make_parts();
+  // Whose checksums are compared in a round: of those that verify first rounds only, who has sent
+  // some.
+  std::set<Rank> checked_in(std::int64_t round) const;
+  void make_parts(std::int64_t round);
   std::shared_ptr<const plan::Stream> stream_as_stored(std::size_t at) const;
   void add_part(std::uint64_t number, std::shared_ptr<const plan::Stream> stream,
                 std::span<const TensorView> targets);
@@ -194,6 +200,7 @@ class Reader : public std::enable_shared_from_this<Reader> {
   std::vector<std::shared_ptr<const plan::Stream>> streams_;
   std::vector<Part> parts_;  // made when needed
   std::vector<std::shared_ptr<GroupFold>> folds_;
+  std::set<Rank> checked_;  // whose checksums these compare
   std::map<Rank, SourceEnd> sources_;
   std::shared_ptr<Recv> recv_;
   JoinTrouble trouble_;

@@ -135,7 +135,7 @@ void Recv::on_read(std::size_t part, const fabric::Completion& completion) {
   --left_;
   if (completion.status.ok()) {
     bytes_done_ += parts_[part].stream->payload_bytes;
-    const auto path = parts_[part].sources.front().region->path();
+    const auto path = fabric::path_to(parts_[part].targets, *parts_[part].sources.front().region);
     outcome_.bytes_by_path[std::string(path)] += parts_[part].stream->payload_bytes;
     outcome_.timing.slowest = parts_[part].stream->source.ranks.front();
   } else if (state_ == RecvState::reading) {
@@ -248,12 +248,21 @@ void Recv::fail(Status why, RecvEvent event) {
   state_ = *after;
   if (state_ == RecvState::draining) context_.at(Step::draining);
   outcome_.status = std::move(why);
+  if (checked_) settle_checks();
   for (const auto& id : running_) {
     if (id) context_.fabric.cancel(*id);
   }
   if (state_ == RecvState::draining && left_ == 0) {
     state_ = next(state_, RecvEvent::drained).value();
   }
+}
+
+// The worker has its memory back soon: no device is at it any more.
+void Recv::settle_checks() noexcept {
+  for (const RecvPart& part : parts_) {
+    if (part.digest != nullptr) part.digest->settle();
+  }
+  for (const auto& fold : folds_) fold->settle();
 }
 
 void Recv::fail_here(const Status& why) {

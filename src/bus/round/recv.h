@@ -84,6 +84,7 @@ class Recv : public std::enable_shared_from_this<Recv> {
   std::int64_t bytes_of(std::size_t part) const noexcept;
   void on_read(std::size_t part, const fabric::Completion& completion);
   void check_or_commit();
+  void settle_checks() noexcept;
   void compare(const RecvPart& part);
   void commit();
   void on_committed(std::size_t at, const fabric::Completion& completion);

@@ -89,7 +89,7 @@ void Source::on_message(const PeerConnectionPtr& connection, const AgentMessage&
                  [](const ToPuller auto&) {},
                  [](const AmongSenders auto&) {},
                  [](const AmongPullers auto&) {},
-                 [](const Hold&) {},
+                 [](const OneOf<Hold, AskPatch, AskSums> auto&) {},
              },
              message.body);
 }
@@ -156,6 +156,7 @@ bool Source::prepare(std::int64_t round) {
   for (auto& [serial, subscription] : subscriptions_) {
     if (!subscription.joined || subscription.start > round) continue;
     for (const auto& digest : subscription.digests) {
+      if (!is_checked(subscription, *digest)) continue;
       if (digest->round() != round) digest->begin(round);
       if (!digest->work(budget)) return false;
     }
@@ -166,6 +167,7 @@ bool Source::prepare(std::int64_t round) {
 void Source::send_sums(const Subscription& subscription, std::uint64_t serial) {
   std::vector<std::uint64_t> all;
   for (const auto& digest : subscription.digests) {
+    if (!is_checked(subscription, *digest)) continue;
     all.insert(all.end(), digest->sums().begin(), digest->sums().end());
   }
   for (std::size_t first = 0; first < all.size(); first += most_sums) {
@@ -307,7 +309,10 @@ TimePoint Source::wake_at() const noexcept {
 void Source::note_ending(Subscription& subscription, bool lost) {
   if (!std::exchange(subscription.in_round, false)) return;
   Ending ending{word_of(subscription), lost, !subscription.started};
-  if (ending.word.mark == Mark::read) bytes_read_ += subscription.bytes;
+  if (ending.word.mark == Mark::read) {
+    bytes_read_ += subscription.bytes;
+    subscription.has_read = true;
+  }
   const auto [at, fresh] = open_->endings.emplace(subscription.reader, ending);
   // A rank that reads under two names has read when both have.
   if (!fresh && at->second.word.mark == Mark::read) at->second = ending;

@@ -106,6 +106,7 @@ class Source {
     bool wants_to_join = false;  // as soon as it can read
     bool joined = false;
     bool started = false;
+    bool has_read = false;  // some round
     std::int64_t start = 0;
     bool in_round = false;
     TimePoint counts_since{};  // tentative readers are waited for a while only
@@ -118,6 +119,10 @@ class Source {
 
   void on_join(Subscription& subscription, std::uint64_t serial);
   void on_start(Subscription& subscription, std::uint64_t serial, const Start& start);
+  // Whether the reader compares checksums of the next round.
+  static bool is_checked(const Subscription& subscription, const Digest& digest) noexcept {
+    return digest.verify() != Verify::first || !subscription.has_read;
+  }
   static RoundWord word_of(const Subscription& subscription);
   // Takes the word out of offered, by compare-and-swap; returns what the word is afterwards.
   static RoundWord settle(Subscription& subscription, Mark mark);

@@ -27,11 +27,14 @@ enum class Step : std::uint8_t {
   committing,
   received,  // a recv is over
   skipping,
-  slot_taken,  // a slot of a shelf is being filled
-  published,   // a version is complete on a shelf
-  pinning,     // a pull asks its sources to keep what they have
-  voted,       // a rank has read what its side pulls together
-  decided,     // the lowest rank has ended a pull of its side
+  slot_taken,     // a slot of a shelf is being filled
+  published,      // a version is complete on a shelf
+  pinning,        // a pull asks its sources to keep what they have
+  patch_offered,  // a source has made a patch
+  fetching,       // a reader reads patches
+  applying,       // and writes their values
+  voted,          // a rank has read what its side pulls together
+  decided,        // the lowest rank has ended a pull of its side
   closing,
 };
 inline constexpr std::size_t step_count = static_cast<std::size_t>(Step::closing) + 1;

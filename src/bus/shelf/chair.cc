@@ -52,7 +52,7 @@ void Chair::take(const PeerConnectionPtr& connection, const AgentMessage& messag
                  [](const ToReader auto&) {},
                  [](const ToPuller auto&) {},
                  [](const AmongSenders auto&) {},
-                 [](const OneOf<Subscribe, Leave, Hold> auto&) {},
+                 [](const OneOf<Subscribe, Leave, Hold, AskPatch, AskSums> auto&) {},
              },
              message.body);
 }

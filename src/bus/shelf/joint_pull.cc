@@ -91,7 +91,7 @@ std::optional<Outcome> JointPull::step(Puller& puller, const Wanted& wanted) {
 std::optional<Outcome> JointPull::advance(Puller& puller, const Wanted& wanted) {
   if (auto failed = finish_reading(puller)) return failed;
   if (reading_ != 0) return std::nullopt;
-  if (over_) return over_;
+  if (over_) return over_->status.ok() ? puller.step_agreed(*over_) : over_;
   if (order_.number != obeyed_) {
     obey(puller, wanted);
     if (auto failed = finish_reading(puller)) return failed;
@@ -203,7 +203,7 @@ void JointPull::on_message(const PeerConnectionPtr& connection, const AgentMessa
                  [](const ToReader auto&) {},
                  [](const ToPuller auto&) {},
                  [](const AmongSenders auto&) {},
-                 [](const OneOf<Subscribe, Leave, Hold> auto&) {},
+                 [](const OneOf<Subscribe, Leave, Hold, AskPatch, AskSums> auto&) {},
              },
              message.body);
 }
@@ -233,7 +233,7 @@ void JointPull::hear(const AgentMessage& message) {
                  [](const ToReader auto&) {},
                  [](const ToPuller auto&) {},
                  [](const AmongSenders auto&) {},
-                 [](const OneOf<Subscribe, Leave, Hold> auto&) {},
+                 [](const OneOf<Subscribe, Leave, Hold, AskPatch, AskSums> auto&) {},
              },
              message.body);
 }

@@ -71,6 +71,11 @@ void Publishing::step() {
     Outcome outcome;
     outcome.version = filling_ = waiting_->version;
     outcome.slot = static_cast<std::int64_t>(*slot);
+    shelf_->set_deltas(waiting_->command.deltas, waiting_->command.delta_memory);
+    if (const auto previous = shelf_->compares_with()) {
+      outcome.previous = static_cast<std::int64_t>(*previous);
+    }
+    compares_ = outcome.previous.has_value();
     return self_.complete(std::exchange(waiting_, std::nullopt)->id, std::move(outcome));
   }
   if (waiting_->deadline.at() <= now) {
@@ -129,7 +134,7 @@ void Publishing::shelve(CommandId id, const Shelve& shelve) {
   }
   filling_ = 0;
   if (shelve.whole) {
-    shelf_->complete(shelve.version);
+    shelf_->complete(shelve.version, shelve.compared && compares_);
   } else {
     shelf_->give_up();
   }

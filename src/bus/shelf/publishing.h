@@ -78,6 +78,7 @@ class Publishing {
   std::int64_t first_ = 0;    // version that may be named: one above the last of this generation
   std::int64_t last_ = 0;     // that was begun, in whatever generation
   std::int64_t filling_ = 0;  // the version that the worker copies; 0: none
+  bool compares_ = false;     // with the version before
   std::optional<Waiting> waiting_;
   std::optional<Early> early_;
 };

@@ -35,12 +35,15 @@ void Puller::SourceEnd::forget(std::int64_t version) {
 void Puller::replace(std::shared_ptr<Loan> loan, std::vector<TensorView> targets) {
   loan_ = std::move(loan);
   plan_.targets = std::move(targets);
+  fetched_.reset();
+  held_->streams.reset();
+  forget_content();
 }
 
 void Puller::join(JoinPlan plan) {
   if (plan.generation != plan_.generation) {
-    finished_after_.reset();
-    common_ = 0;
+    heard_.finished_after.reset();
+    heard_.common = 0;
   }
   plan_ = std::move(plan);
   serial_ = draw_serial(context_);
@@ -49,6 +52,7 @@ void Puller::join(JoinPlan plan) {
     streams_.push_back(std::make_shared<const plan::Stream>(stream));
   }
   sources_.clear();
+  held_->streams.reset();
   phase_ = Phase::subscribing;
   context_.at(Step::subscribing);
   if (streams_.size() > most_streams) {
@@ -87,7 +91,7 @@ void Puller::fail_joining(const std::string& why) {
 }
 
 void Puller::leave(const Status& why) {
-  if (recv_ != nullptr) recv_->end({Code::peer_lost, why.message});
+  if (read_ != nullptr) read_->lose_sources({Code::peer_lost, why.message});
   if (!idle()) fail_joining(why.message);
 }
 
@@ -122,13 +126,20 @@ void Puller::on_message(const PeerConnectionPtr& connection, const AgentMessage&
                  [&](const Shelved& answer) { on_shelved(rank, source, answer); },
                  [&](const Published& published) {
                    source.put(published);
-                   common_ = std::max(common_, published.common);
+                   heard_.common = std::max(heard_.common, published.common);
                  },
                  [&](const Finished& finished) {
                    source.view.finished = true;
-                   finished_after_ = std::max(finished_after_.value_or(0), finished.version);
+                   heard_.finished_after =
+                       std::max(heard_.finished_after.value_or(0), finished.version);
                  },
                  [&](const Held& held) { on_held(rank, held); },
+                 [&](const Patched& answer) {
+                   if (read_ != nullptr) read_->on_patched(rank, answer);
+                 },
+                 [&](const VersionSums& sums) {
+                   if (read_ != nullptr) read_->on_sums(rank, sums);
+                 },
                  [&](const Over& over) {
                    leave({Code::peer_lost,
                           fmt::format("sender rank {} has ended its shelf: {}", rank, over.why)});
@@ -138,7 +149,7 @@ void Puller::on_message(const PeerConnectionPtr& connection, const AgentMessage&
                  [](const ToReader auto&) {},
                  [](const AmongSenders auto&) {},
                  [](const AmongPullers auto&) {},
-                 [](const OneOf<Subscribe, Leave, Hold> auto&) {},
+                 [](const OneOf<Subscribe, Leave, Hold, AskPatch, AskSums> auto&) {},
              },
              message.body);
 }
@@ -148,7 +159,7 @@ void Puller::on_shelved(Rank rank, SourceEnd& source, const Shelved& answer) {
   if (!answer.status.ok()) {
     return fail_joining(fmt::format("rank {}: {}", rank, answer.status.message));
   }
-  common_ = std::max(common_, answer.common);
+  heard_.common = std::max(heard_.common, answer.common);
   source.slots.resize(answer.slots.size());
   for (std::size_t slot = 0; slot < answer.slots.size(); ++slot) {
     const ShelfSlot& told = answer.slots[slot];
@@ -188,12 +199,12 @@ void Puller::start_when_attached() {
     if (!source.answered || std::ranges::any_of(source.slots, absent)) return;
   }
   phase_ = Phase::started;
-  taken_back_ = false;
+  heard_.taken_back = false;
   context_.at(Step::joined);
   trouble_.end();
-  finished_after_.reset();
+  heard_.finished_after.reset();
   for (const auto& [rank, source] : sources_) {
-    if (source.view.finished) finished_after_ = source.view.newest;
+    if (source.view.finished) heard_.finished_after = source.view.newest;
   }
   log::debug("bus: rank {} pulls batch \"{}\", generation {}", context_.rank, plan_.batch,
              plan_.generation);
@@ -217,9 +228,10 @@ std::vector<Rank> Puller::late(const Wanted& wanted) const {
 }
 
 std::optional<Outcome> Puller::step(const Wanted& wanted) {
-  if (recv_ != nullptr) {
+  resume_alone();
+  if (read_ != nullptr) {
     auto read = finish_read();
-    if (!read) return std::nullopt;
+    if (!read || resume_alone()) return std::nullopt;
     if (auto outcome = judge(*std::move(read), wanted)) return outcome;
   }
   if (!started() || (must_pin_ && !unpinned_.empty())) return std::nullopt;
@@ -238,19 +250,40 @@ std::optional<Outcome> Puller::step(const Wanted& wanted) {
   return std::nullopt;
 }
 
+bool Puller::resume_alone() {
+  if (read_ != nullptr || fetched_ == nullptr || fetched_->is_fetch()) return false;
+  read_ = std::exchange(fetched_, nullptr);
+  read_->resume(manner_.verify);
+  return true;
+}
+
+std::optional<Outcome> Puller::step_apply(std::int64_t version) {
+  if (read_ == nullptr && fetched_ != nullptr && fetched_->version() == version) {
+    read_ = std::exchange(fetched_, nullptr);
+    read_->resume(manner_.verify);
+  }
+  return step({version, 0});
+}
+
+std::optional<Outcome> Puller::step_agreed(const Outcome& agreed) {
+  if (!resume_alone() && read_ == nullptr) return agreed;
+  return finish_read();
+}
+
 // A version that was taken back is gone at one source at least: nobody can pull it any more.
 std::optional<Outcome> Puller::finish_read() {
-  recv_->step();
-  if (!recv_->done()) return std::nullopt;
-  Outcome outcome = recv_->outcome();
-  const std::int64_t version = recv_->round();
-  outcome.round = recv_->generation();
-  recv_.reset();
+  read_->step();
+  if (!read_->done()) return std::nullopt;
+  Outcome outcome = read_->outcome();
+  const std::int64_t version = read_->version();
+  outcome.round = read_->generation();
+  if (read_->waits()) fetched_ = read_;
+  read_.reset();
   if (outcome.status.code != Code::withdrawn || outcome.round != plan_.generation) return outcome;
   log::debug("bus: rank {}: version {} of batch \"{}\" was recycled while it was read",
              context_.rank, version, plan_.batch);
   for (auto& [rank, source] : sources_) source.forget(version);
-  taken_back_ = true;
+  heard_.taken_back = true;
   return outcome;
 }
 
@@ -273,12 +306,48 @@ void Puller::read(std::int64_t version) {
   std::set<std::int64_t> kept{version};
   if (pinned_ > version) kept.insert(pinned_);
   pin(std::move(kept));
-  recv_ = std::make_shared<Recv>(context_, plan_.generation, serial_, version, version,
-                                 std::vector<RecvCommit>(), loan_);
+  fetched_.reset();
+  VersionRead::Origin origin{plan_.generation, serial_, version, streams_, plan_.targets, loan_};
+  origin.promises = plan_.promises;
+  origin.manner = manner_;
+  origin.labels = plan_.labels;
+  origin.is_far = is_far();
+  origin.dense = [weak = weak_from_this(), serial = serial_,
+                  version](const auto& scratch) -> std::shared_ptr<Recv> {
+    const auto self = weak.lock();
+    return self == nullptr || !self->knows(serial) ? nullptr : self->read_all(version, scratch);
+  };
+  for (const auto& [rank, source] : sources_) origin.sources[rank].connection = source.connection;
+  for (std::size_t at = 0; at < streams_.size(); ++at) {
+    for (const Rank rank : streams_[at]->source.ranks) {
+      origin.sources.at(rank).streams.push_back(at);
+    }
+  }
+  read_ = std::make_shared<VersionRead>(context_, std::move(origin), held_);
+  read_->start();
+}
+
+bool Puller::is_far() const {
+  return std::ranges::any_of(sources_, [](const auto& each) {
+    const auto& slots = each.second.slots;
+    return !slots.empty() && slots.front().region->path() == "network";
+  });
+}
+
+std::shared_ptr<Recv> Puller::read_all(std::int64_t version,
+                                       const std::shared_ptr<Scratch>& scratch) const {
+  for (const auto& stream : streams_) {
+    for (const Rank rank : stream->source.ranks) {
+      if (sources_.at(rank).find(version) == nullptr) return nullptr;
+    }
+  }
+  const std::shared_ptr<Loan> loan = scratch == nullptr ? loan_ : scratch;
+  const auto& targets = scratch == nullptr ? plan_.targets : scratch->tensors();
+  const auto recv = std::make_shared<Recv>(context_, plan_.generation, serial_, version, version,
+                                           std::vector<RecvCommit>(), loan);
   std::vector<RecvPart> parts;
   for (std::size_t at = 0; at < streams_.size(); ++at) {
-    RecvPart part{
-        streams_[at], stream_number(serial_, static_cast<std::int64_t>(at)), {}, plan_.targets};
+    RecvPart part{streams_[at], stream_number(serial_, static_cast<std::int64_t>(at)), {}, targets};
     for (const Rank rank : streams_[at]->source.ranks) {
       const SourceEnd& source = sources_.at(rank);
       const SlotEnd& slot = *source.find(version);
@@ -286,7 +355,8 @@ void Puller::read(std::int64_t version) {
     }
     parts.push_back(std::move(part));
   }
-  recv_->start(std::move(parts), {}, nullptr);
+  recv->start(std::move(parts), {}, nullptr);
+  return recv;
 }
 
 bool Puller::all_have(std::int64_t version) const {
@@ -314,12 +384,12 @@ void Puller::pin_newest() {
 }
 
 void Puller::on_held(Rank rank, const Held& held) {
-  common_ = std::max(common_, held.common);
+  heard_.common = std::max(heard_.common, held.common);
   if (unpinned_.erase(rank) == 0) return;
   largest_held_ = std::max(largest_held_, held.version);
   if (!unpinned_.empty()) return;
-  must_pin_ = taken_back_ = false;
-  if (recv_ != nullptr) return;
+  must_pin_ = heard_.taken_back = false;
+  if (read_ != nullptr) return;
   pinned_ = largest_held_;
   if (pinned_ != 0 && narrows_) pin({pinned_});
 }
@@ -360,12 +430,18 @@ void Puller::pin(std::set<std::int64_t> versions) {
 }
 
 void Puller::rest() {
-  recv_.reset();
+  if (read_ != nullptr) read_->end({Code::cancelled, "the pull is over"});
+  read_.reset();
   pinned_ = 0;
   must_pin_ = false;
   narrows_ = true;
   unpinned_.clear();
-  if (holding_) pin({});
+  if (holding_ && !keeps_on()) pin({});
+}
+
+bool Puller::keeps_on() const noexcept {
+  if (fetched_ == nullptr) return false;
+  return fetched_->needs_sources() || (!fetched_->is_fetch() && manner_.verify != Verify::off);
 }
 
 void Puller::tell_all(const MessageBody& body) {

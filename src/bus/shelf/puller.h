@@ -12,6 +12,7 @@
 #include <vector>
 
 #include "bus/channel/loan.h"
+#include "bus/patching/version_read.h"
 #include "bus/round/context.h"
 #include "bus/round/reader.h"
 #include "bus/round/recv.h"
@@ -53,13 +54,13 @@ class Puller : public std::enable_shared_from_this<Puller> {
   // A reader that has read this version takes none below the returned one, and will find a version
   // that is as new: what all senders have had stays until a newer one is everywhere.
   std::int64_t lasting(std::int64_t read) const noexcept {
-    return taken_back_ ? read : std::min(read, common_);
+    return heard_.taken_back ? read : std::min(read, heard_.common);
   }
   // The sources that have nothing that is wanted while others do. None if nobody does: what is
   // wanted is still to come.
   std::vector<Rank> late(const Wanted& wanted) const;
   // The newest version of a source whose worker has closed, also after that source was lost.
-  std::optional<std::int64_t> finished_after() const noexcept { return finished_after_; }
+  std::optional<std::int64_t> finished_after() const noexcept { return heard_.finished_after; }
   // Reads a version that is wanted, or waits for one. Returns the outcome, once the read is over.
   std::optional<Outcome> step(const Wanted& wanted);
   // For a pull that ranks agree on: the versions that all sources have and that are wanted.
@@ -81,9 +82,25 @@ class Puller : public std::enable_shared_from_this<Puller> {
   std::optional<Outcome> finish_read();
 
   // What is being read; null: nothing is.
-  Recv* reading() const noexcept { return recv_.get(); }
+  VersionRead* reading() const noexcept { return read_.get(); }
+  // A pull begins.
+  void begin() noexcept { held_->touched = false; }
+  // How versions are read from now on.
+  void set_manner(const Manner& manner) noexcept { manner_ = manner; }
+  // The pull has written to the targets.
+  bool has_touched() const noexcept { return held_->touched; }
+  // Applies what was fetched of this version, or reads the version if it has to. Returns the
+  // outcome, once that is over.
+  std::optional<Outcome> step_apply(std::int64_t version);
+  // All ranks have got the version: what waits for that is applied. Returns the outcome, once that
+  // is over.
+  std::optional<Outcome> step_agreed(const Outcome& agreed);
+  // Somebody else has written to the targets.
+  void forget_content() noexcept { held_->content.reset(); }
   // The pull is over: the sources need keep nothing for this reader. What was read is dropped.
   void rest();
+  // And before that: what waits will not be applied.
+  void forget_fetched() noexcept { fetched_.reset(); }
 
  private:
   enum class Phase : std::uint8_t { idle, subscribing, started };
@@ -104,6 +121,13 @@ class Puller : public std::enable_shared_from_this<Puller> {
     void forget(std::int64_t version);
   };
 
+  // Of all sources together.
+  struct Heard {
+    std::optional<std::int64_t> finished_after{};
+    std::int64_t common = 0;  // the newest version that all senders are known to have had
+    bool taken_back = false;  // something was, and not all sources have said since what all had
+  };
+
   void ask(Rank rank, SourceEnd& source);
   void fail_joining(const std::string& why);
   void on_shelved(Rank rank, SourceEnd& source, const Shelved& answer);
@@ -111,8 +135,16 @@ class Puller : public std::enable_shared_from_this<Puller> {
   void on_attached(Rank rank, std::size_t slot, const fabric::Completion& done);
   void start_when_attached();
   void on_held(Rank rank, const Held& held);
+  // What waited for other ranks goes on without them. False: nothing did.
+  bool resume_alone();
   std::optional<Outcome> judge(Outcome read, const Wanted& wanted);
   void read(std::int64_t version);
+  // Null: not all sources have the version any more.
+  std::shared_ptr<Recv> read_all(std::int64_t version,
+                                 const std::shared_ptr<Scratch>& scratch) const;
+  // What was read has more to ask its sources.
+  bool keeps_on() const noexcept;
+  bool is_far() const;
   // Asks all sources to keep what they have and what they get.
   void pin_newest();
   void pin(std::set<std::int64_t> versions);
@@ -126,10 +158,11 @@ class Puller : public std::enable_shared_from_this<Puller> {
   std::uint64_t serial_ = 0;
   std::vector<std::shared_ptr<const plan::Stream>> streams_;
   std::map<Rank, SourceEnd> sources_;
-  std::shared_ptr<Recv> recv_;
-  std::optional<std::int64_t> finished_after_;
-  std::int64_t common_ = 0;  // the newest version that all senders are known to have had
-  bool taken_back_ = false;  // something was, and not all sources have said since what all had
+  std::shared_ptr<VersionRead> read_;
+  std::shared_ptr<VersionRead> fetched_;  // and not applied
+  Manner manner_;
+  const std::shared_ptr<HeldState> held_ = std::make_shared<HeldState>();
+  Heard heard_;
 
   std::set<Rank> unpinned_;  // sources that have not said what they keep
   std::int64_t largest_held_ = 0;

@@ -54,15 +54,23 @@ Wanted Pulling::wanted_by(const Pull& pull) const {
 std::optional<Outcome> Pulling::step_head() {
   if (puller_ == nullptr) return std::nullopt;
   Queued& head = queue_.front();
-  if (Recv* recv = puller_->reading(); recv != nullptr && !head.why.ok()) {
-    if (!recv->done()) return std::nullopt;
-    return recv->outcome();
+  if (VersionRead* read = puller_->reading(); read != nullptr && !head.why.ok()) {
+    if (!read->done()) return std::nullopt;
+    return read->outcome();
   }
+  if (!std::exchange(head.begun, true)) {
+    if (std::exchange(head.pull.overwritten, false)) puller_->forget_content();
+    puller_->begin();
+  }
+  puller_->set_manner(manner_of(head.pull));
   const Wanted wanted = wanted_by(head.pull);
-  auto outcome = is_joint(head.pull) ? joint_.step(*puller_, wanted) : puller_->step(wanted);
-  if (const Recv* recv = puller_->reading();
-      recv != nullptr && head.telling.has_come(self_.context.now)) {
-    self_.context.channel.progress(head.id, recv->bytes_done(), recv->bytes_total());
+  auto outcome = head.pull.part == PullPart::apply
+                     ? puller_->step_apply(head.pull.version.value_or(0))
+                 : is_joint(head.pull) ? joint_.step(*puller_, wanted)
+                                       : puller_->step(wanted);
+  if (const VersionRead* read = puller_->reading();
+      read != nullptr && head.telling.has_come(self_.context.now)) {
+    self_.context.channel.progress(head.id, read->bytes_done(), read->bytes_total());
   }
   if (outcome || started() || shelves_are_there_ || !puller_->finished_after()) return outcome;
   if (reads() || joint_.has_voted()) return outcome;
@@ -71,16 +79,29 @@ std::optional<Outcome> Pulling::step_head() {
   return outcome;
 }
 
+Manner Pulling::manner_of(const Pull& pull) const noexcept {
+  return {pull.part == PullPart::fetch, pull.scratch, is_joint(pull), pull.verify};
+}
+
+void Pulling::tell_untouched(Outcome& outcome, bool touched) const {
+  if (!self_.record.versioned->delta || outcome.status.ok() || touched) return;
+  outcome.status.message += "; the tensors are as they were";
+}
+
 void Pulling::finish_head(Outcome outcome) {
   self_.context.at(Step::received);
   if (outcome.absence != Absence::none && outcome.status.ok()) explain_absence(outcome);
   joint_.end(outcome);
-  if (outcome.status.ok()) {
+  tell_untouched(outcome, puller_->has_touched());
+  const bool fetches = queue_.front().pull.part == PullPart::fetch;
+  if (outcome.status.ok() && !fetches) {
     read_in_ = outcome.round;
     last_read_ = outcome.version;
   }
+  if (queue_.front().pull.overwritten) puller_->forget_content();
   const CommandId id = queue_.front().id;
   queue_.pop_front();
+  if (!fetches || !outcome.status.ok()) puller_->forget_fetched();
   puller_->rest();
   self_.complete(id, std::move(outcome));
 }
@@ -123,7 +144,15 @@ void Pulling::end(std::size_t at, const Status& why) {
     queued.why = why;
     return puller_->reading()->end(why);
   }
-  if (at == 0 && puller_ != nullptr) puller_->rest();
+  // Somebody has written to the tensors, whatever becomes of the pull that says so.
+  if (queued.pull.overwritten && at > 0) queue_.front().pull.overwritten = true;
+  if (queued.pull.overwritten && at == 0 && puller_ != nullptr) puller_->forget_content();
+  const bool begun = at == 0 && queued.begun;
+  tell_untouched(outcome, at != 0 || (begun && puller_->has_touched()));
+  if (begun) {
+    puller_->forget_fetched();
+    puller_->rest();
+  }
   self_.complete(queued.id, std::move(outcome));
   queue_.erase(queue_.begin() + static_cast<std::ptrdiff_t>(at));
 }
@@ -186,6 +215,7 @@ TimePoint Pulling::wake_at() const {
   for (const Queued& queued : queue_) {
     if (queued.why.ok()) at = std::min(at, queued.deadline.at());
   }
+  if (reads()) at = std::min(at, puller_->reading()->wake_at());
   if (puller_ != nullptr && puller_->idle() && !self_.membership.closing()) {
     at = std::min(at, puller_->retry_at());
   }

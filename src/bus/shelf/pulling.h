@@ -29,6 +29,8 @@ class Pulling {
   // Why not all sources have been joined; for messages.
   std::string trouble() const { return puller_ == nullptr ? "" : puller_->trouble(); }
   bool reads() const noexcept { return puller_ != nullptr && puller_->reading() != nullptr; }
+  // There is something to do at once.
+  bool busy() const noexcept { return reads() && puller_->reading()->busy(); }
   // After the loan of the registration has changed. Only while nothing is pulled.
   void replace_memory();
   // The newest version that a pull would find now; 0: none.
@@ -57,7 +59,8 @@ class Pulling {
     CommandId id;
     Pull pull;
     Deadline deadline;
-    Status why{};  // what has ended it early
+    Status why{};        // what has ended it early
+    bool begun = false;  // at the puller
     TellingTime telling{};
   };
 
@@ -67,6 +70,9 @@ class Pulling {
   std::optional<Outcome> step_head();
   void finish_head(Outcome outcome);
   void explain_absence(Outcome& outcome) const;
+  Manner manner_of(const Pull& pull) const noexcept;
+  // Who promises can rely on it: what a failed pull has not touched is what the last one left.
+  void tell_untouched(Outcome& outcome, bool touched) const;
   void end(std::size_t at, const Status& why);
   void expire();
   std::string waits_for(const Pull& pull) const;

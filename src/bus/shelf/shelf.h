@@ -11,6 +11,8 @@
 #include <vector>
 
 #include "bus/channel/loan.h"
+#include "bus/patching/patch_maker.h"
+#include "bus/patching/sums.h"
 #include "bus/registration/own_registration.h"
 #include "bus/registration/reader_groups.h"
 #include "bus/round/context.h"
@@ -42,8 +44,15 @@ class Shelf {
   // A slot to write the version to: no reader that began to read that slot before succeeds any
   // more.
   std::optional<std::size_t> take(std::int64_t version, bool withdraw);
-  // False: no slot was being filled with the version.
-  bool complete(std::int64_t version);
+  // False: no slot was being filled with the version. `compared`: with the version in the slot
+  // that compares_with() gave.
+  bool complete(std::int64_t version, bool compared);
+  // For versions from now on: whether readers get patches, and the most bytes for all that.
+  void set_deltas(delta::Mode mode, std::optional<std::int64_t> most_bytes) {
+    patches_.set(mode, most_bytes);
+  }
+  // The slot that the next version is to be compared with; nothing: it need not be compared.
+  std::optional<std::size_t> compares_with() const;
   void give_up() { slots_.give_up(); }
   // Who lacks the newest version of this sender.
   std::vector<Rank> lagging() const { return herald_.lacking(slots_.newest()); }
@@ -68,7 +77,7 @@ class Shelf {
   // The store has forgotten the record.
   void forget_shown() noexcept { shown_ = false; }
   void step();
-  TimePoint wake_at() const noexcept { return herald_.wake_at(); }
+  TimePoint wake_at() const noexcept { return sums_.busy() ? context_.now : herald_.wake_at(); }
 
  private:
   struct Subscription {
@@ -80,7 +89,15 @@ class Shelf {
   void serve(const PeerConnectionPtr& connection, std::uint64_t serial, const Subscribe& wish,
              const ReaderGroups::Served& served);
   void on_hold(const Subscription& subscription, std::uint64_t serial, const Hold& hold);
+  void on_ask(const Subscription& subscription, std::uint64_t serial, const AskPatch& ask);
+  void on_ask_sums(const Subscription& subscription, std::uint64_t serial, const AskSums& ask);
+  void make_sums();
+  // In the order in which streams count them.
+  std::vector<TensorView> tensors_of(std::size_t slot) const;
+  std::optional<std::size_t> slot_of(std::int64_t version) const;
   void unsubscribe(std::uint64_t serial);
+  void subscribe_to_patches(std::uint64_t serial, const ReaderGroups::Served& served);
+  PatchMaker::Origin patch_origin() const;
   void tell_all(const MessageBody& body);
   void look_at_common();
 
@@ -91,6 +108,8 @@ class Shelf {
   const std::shared_ptr<Loan> loan_;
   Slots slots_;
   std::vector<std::unique_ptr<fabric::Region>> regions_;  // by slot, each with a gate of its own
+  PatchMaker patches_;
+  SumMaker sums_;
   Herald herald_;
   ReaderGroups readers_;
   std::map<std::uint64_t, Subscription> subscriptions_;  // by serial

@@ -28,6 +28,7 @@ Checks::Checks(Cluster& cluster, Violate violate)
   // A word may leave CONFLICT in the same step.
   cluster_.on_step = [this](Rank rank, Step step) {
     if (step == Step::conflicting) last_conflict_[rank] = steps_ + 1;
+    if (on_step) on_step(rank, step);
   };
   fabric::tap_messages(cluster_.hub(),
                        [this](const auto& from, const auto& to, auto connection, auto bytes) {
@@ -237,6 +238,7 @@ std::vector<std::string> Checks::on_message(const fabric::Identity& from,
                                             std::string bytes) {
   told_.push_back(rank_of(to));
   AgentMessage message = decode_agent_message(bytes);
+  if (on_said) on_said(rank_of(from), rank_of(to), message);
   if (is_of_joining(message.body)) count_join({rank_of(to), rank_of(from)}, message);
   // Each message comes a second time when its subscription is over: nobody may care. Only the
   // numbers of this connection tell a second SUBSCRIBE from the first.

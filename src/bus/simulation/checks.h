@@ -48,6 +48,10 @@ class Checks {
     left_[life] = answered;
     last_left_[life.rank] = steps_;
   }
+  // Told of every step of every agent, and of every message as it was said.
+  std::function<void(Rank, Step)> on_step;
+  std::function<void(Rank from, Rank to, const AgentMessage&)> on_said;
+
   // Nothing: that life belongs to no generation.
   std::optional<std::pair<End, std::int64_t>> generation_of(Life life) const;
 

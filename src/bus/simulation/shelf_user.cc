@@ -3,6 +3,7 @@
 #include <algorithm>
 
 #include "bus/client/client.h"
+#include "delta/change/bitmap.h"
 #include "tensorbus/plan.h"
 
 namespace tensorbus::bus::simulation {
@@ -33,6 +34,7 @@ void ShelfUser::die() {
   phase_ = Phase::init;
   drop_pending();
   filling_.reset();
+  fetched_.reset();
   loan_.reset();
   after_error_.clear();
   last_version_ = last_generation_ = 0;
@@ -42,6 +44,7 @@ void ShelfUser::lose_agent() {
   const bool enlisting = phase_ == Phase::enlist && pending_;
   drop_pending();
   filling_.reset();
+  fetched_.reset();
   after_error_.clear();
   if (phase_ == Phase::init) return;
   phase_ = Phase::enlist;
@@ -155,8 +158,12 @@ void ShelfUser::init() {
 void ShelfUser::enlist() {
   const Shape local = side_.whole().local_shape(whole_shape, rank_);
   const std::size_t keep = publishes() ? world_.keep() : 0;
-  loan_ = std::make_shared<SimulatedLoan>(std::vector<SimulatedLoan::Tensor>(
-      std::max<std::size_t>(keep, 1), {Dtype::int64, local, {}, {}}));
+  std::vector<SimulatedLoan::Tensor> lent(std::max<std::size_t>(keep, 1),
+                                          {Dtype::int64, local, {}, {}});
+  if (publishes() && world_.deltas()) {
+    lent.push_back({Dtype::int64, {delta::Bitmap::words_for(element_count(local))}, {}, {}});
+  }
+  loan_ = std::make_shared<SimulatedLoan>(std::move(lent));
   for (std::size_t slot = 0; slot < std::max<std::size_t>(keep, 1); ++slot) {
     std::ranges::fill(loan_->numbers(slot), garbage);
   }
@@ -171,13 +178,15 @@ void ShelfUser::enlist() {
       {"p", "w", Dtype::int64, local, plan::contiguous_strides(local), std::nullopt}};
   enlisting_.pairs = {"p"};
   enlisting_.versioned = Versioned{publishes() ? Direction::send : Direction::recv, 0, false,
-                                   static_cast<std::int64_t>(keep)};
+                                   static_cast<std::int64_t>(keep), world_.deltas()};
   ask_to_enlist();
 }
 
 void ShelfUser::ask_to_enlist() {
   ++life_;
   answered_ = attempts_ = 0;
+  fetched_.reset();
+  changed_in_.assign(loan_->numbers(0).size(), 0);
   world_.say("rank {}: register_tensors, for the {}. time", rank_, life_);
   world_.checks.note_registration(enlisting_.registration, life());
   submit({}, enlisting_, loan_, seconds(2));
@@ -217,8 +226,13 @@ void ShelfUser::on_enlisted(const Pending& pending, const Outcome& outcome) {
 void ShelfUser::publish() {
   shelving_ = false;
   ++attempts_;
-  Publish command{"b", std::nullopt, std::nullopt,
-                  static_cast<std::int64_t>(world_.cluster.random(30)), world_.odds(2)};
+  Publish command{"b",
+                  std::nullopt,
+                  std::nullopt,
+                  static_cast<std::int64_t>(world_.cluster.random(30)),
+                  world_.odds(2),
+                  world_.delta_mode(),
+                  world_.delta_memory()};
   submit({}, std::move(command), nullptr, seconds(1));
 }
 
@@ -237,8 +251,10 @@ void ShelfUser::on_published(const Outcome& outcome) {
   }
   if (!shelving_) {
     filling_ = Filling{outcome.version, static_cast<std::size_t>(outcome.slot)};
+    if (outcome.previous) filling_->previous = static_cast<std::size_t>(*outcome.previous);
     world_.tags[{life(), outcome.version}] = attempts_;
     check_gate_moved();
+    train();
     std::ranges::fill(loan_->numbers(filling_->slot), garbage);
     return;
   }
@@ -271,6 +287,27 @@ std::uint64_t ShelfUser::gate_of(std::size_t slot) const {
   return value;
 }
 
+void ShelfUser::train() {
+  auto& content = world_.contents[{life(), filling_->version}];
+  std::size_t at = 0;
+  for_each(whole_shape, loan_->numbers(filling_->slot), [&](std::int64_t&, std::int64_t i) {
+    std::int64_t& changed = changed_in_[at++];
+    if (!world_.deltas() || changed == 0 || (attempts_ * 5 + i * 3) % 7 < 2) changed = attempts_;
+    content[i] = changed;
+  });
+}
+
+void ShelfUser::compare() {
+  if (!filling_->previous) return;
+  const auto now = loan_->numbers(filling_->slot);
+  const auto before = loan_->numbers(*filling_->previous);
+  const auto words = loan_->numbers(loan_->tensors().size() - 1);
+  std::ranges::fill(words, 0);
+  for (std::size_t at = 0; at < now.size(); ++at) {
+    if (now[at] != before[at]) words[at / 64] |= std::int64_t{1} << at % 64;
+  }
+}
+
 // A few elements at a time, so that anything can happen meanwhile.
 void ShelfUser::fill() {
   const auto numbers = loan_->numbers(filling_->slot);
@@ -278,29 +315,58 @@ void ShelfUser::fill() {
       std::min(numbers.size(), filling_->written + 1 + world_.cluster.random(12));
   std::size_t at = 0;
   for_each(whole_shape, numbers, [&](std::int64_t& number, std::int64_t i) {
-    if (at >= filling_->written && at < end) number = tag_of(attempts_, life(), i);
+    if (at >= filling_->written && at < end) number = tag_of(changed_in_[at], life(), i);
     ++at;
   });
   filling_->written = end;
   if (end < numbers.size()) return;
   shelving_ = true;
-  submit({}, Shelve{"b", std::nullopt, filling_->version, true}, nullptr, seconds(1));
+  compare();
+  submit({}, Shelve{"b", std::nullopt, filling_->version, true, filling_->previous.has_value()},
+         nullptr, seconds(1));
 }
 
 void ShelfUser::pull() {
   after_error_.clear();
-  std::ranges::fill(loan_->numbers(0), garbage);
+  const Pull command = next_pull();
+  if (command.overwritten) std::ranges::fill(loan_->numbers(0), garbage);
+  before_.assign(loan_->numbers(0).begin(), loan_->numbers(0).end());
+  const bool applies = command.part == PullPart::apply;
+  Pending pending;
+  pending.pull = command;
+  pending.plain = world_.resting() && !applies;
+  pending.at_rest =
+      world_.rested() && !applies && (!command.together || world_.pulls_what_is_there(side_));
+  pending.dense_reads = world_.claims.dense_reads(rank_);
+  if (command.together) world_.joint_pulls.begin(side_.name, rank_, world_.checks.steps());
+  // Also longer than the patience with whoever does not answer.
+  const bool patient = world_.deltas() && world_.cluster.loses(4);
+  submit(pending, command, nullptr, seconds(patient ? 4 : 1));
+}
+
+Pull ShelfUser::next_pull() {
   Pull command{"b", std::nullopt};
+  if (fetched_) {
+    command.version = std::exchange(fetched_, std::nullopt);
+    command.part = PullPart::apply;
+    if (world_.cluster.loses(4)) command.verify = Verify::full;
+    return command;
+  }
+  // Who promises to leave its tensors alone says when it has not.
+  command.overwritten = !world_.deltas() || world_.odds(8);
   const auto kind = world_.resting() ? 0 : world_.cluster.random(4);
   if (kind == 2) command.newer_than = last_version_;
   if (kind == 3) command.version = std::max<std::int64_t>(1, last_version_ + 1);
   command.together = world_.together() && side_.ranks.size() > 1;
-  Pending pending;
-  pending.pull = command;
-  pending.plain = world_.resting();
-  pending.at_rest = world_.rested() && (!command.together || world_.pulls_what_is_there(side_));
-  if (command.together) world_.joint_pulls.begin(side_.name, rank_, world_.checks.steps());
-  submit(pending, command, nullptr, seconds(1));
+  if (world_.deltas()) choose_manner(command);
+  return command;
+}
+
+void ShelfUser::choose_manner(Pull& pull) {
+  if (world_.cluster.loses(4)) pull.verify = world_.odds(2) ? Verify::full : Verify::sample;
+  if (world_.resting() || !world_.cluster.loses(4)) return;
+  pull.part = PullPart::fetch;
+  pull.scratch = world_.cluster.loses(2);
 }
 
 void ShelfUser::check_untouched() {
@@ -316,13 +382,20 @@ void ShelfUser::on_pulled(const Pending& pending, const Outcome& outcome) {
   if (together) world_.joint_pulls.end(side_.name, rank_, world_.checks.steps(), result);
   if (outcome.status.ok()) {
     if (together) ++world_.report.counts["joint pulls"];
+    if (pending.pull.part == PullPart::fetch) return on_fetched(outcome);
     ++successes;
     ++world_.report.counts["pulls"];
+    if (outcome.update && outcome.update->why == delta::Why::patch) {
+      ++world_.report.counts["patched pulls"];
+      if (together) ++world_.report.counts["joint patched pulls"];
+      if (outcome.update->verified) ++world_.report.counts["verified pulls"];
+    }
     return check_pulled(pending, outcome);
   }
   world_.say("rank {}: pull: {}", rank_, outcome.status.message);
   ++world_.report.counts[together ? "failed joint pulls" : "failed pulls"];
   after_error_.assign(loan_->numbers(0).begin(), loan_->numbers(0).end());
+  check_failed(pending, outcome);
   if (outcome.absence == Absence::gone && !pending.pull.version && !together) {
     world_.violate("I23", fmt::format("rank {}: no version was named, and it is gone", rank_));
   }
@@ -335,6 +408,66 @@ void ShelfUser::on_pulled(const Pending& pending, const Outcome& outcome) {
   // What ranks ask for together may exclude each other: their registrations are still there.
   if (together) return leave();
   phase_ = Phase::enlist;
+}
+
+void ShelfUser::on_fetched(const Outcome& outcome) {
+  world_.say("rank {}: fetched version {} of generation {}", rank_, outcome.version, outcome.round);
+  ++world_.report.counts["fetches"];
+  fetched_ = outcome.version;
+  if (std::ranges::equal(before_, loan_->numbers(0))) return;
+  world_.violate("D3", fmt::format("rank {}: a fetch has written to the tensors", rank_));
+}
+
+// What says so has changed nothing; and so has whatever has read nothing but patches, unless it was
+// ended while it applied them.
+void ShelfUser::check_failed(const Pending& pending, const Outcome& outcome) {
+  if (before_ == after_error_) return;
+  const auto says = [&](std::string_view what) {
+    return outcome.status.message.find(what) != std::string::npos;
+  };
+  const bool says_so = says("the tensors are as they were");
+  const bool ended = outcome.status.code == Code::timeout ||
+                     outcome.status.code == Code::cancelled || says("contents are undefined");
+  const bool read_all = world_.claims.dense_reads(rank_) != pending.dense_reads;
+  if (says_so || (world_.deltas() && !ended && !read_all)) {
+    world_.violate("D3", fmt::format("rank {}: {}", rank_, outcome.status.message));
+  }
+}
+
+std::string ShelfUser::lacks(std::int64_t generation, std::int64_t version,
+                             std::optional<Life>* source) const {
+  std::string wrong;
+  std::optional<std::int64_t> step;
+  if (loan_ == nullptr) return wrong;
+  for_each(whole_shape, loan_->numbers(0), [&](std::int64_t& number, std::int64_t i) {
+    const Life life = life_of(number);
+    const auto in = world_.checks.generation_of(life);
+    const auto tag = world_.tags.find({life, version});
+    if (tag != world_.tags.end()) step = step.value_or(tag->second);
+    if (number < garbage && element_of(number) == i && tag != world_.tags.end() &&
+        tag->second == *step && in && in->second == generation &&
+        world_.changed_in(life, version, i) == step_of(number)) {
+      if (source != nullptr) *source = life;
+      return;
+    }
+    wrong += fmt::format(" element {} is element {} of rank {}, life {}, step {}", i,
+                         element_of(number), life.rank, life.number, step_of(number));
+  });
+  return wrong;
+}
+
+void ShelfUser::check_nothing_stale(const Outcome& outcome) {
+  if (!outcome.update || outcome.update->why != delta::Why::patch) return;
+  std::string stale;
+  std::size_t at = 0;
+  for_each(whole_shape, loan_->numbers(0), [&](std::int64_t& number, std::int64_t i) {
+    const bool as_before = before_[at++] == number;
+    const auto now = world_.changed_in(life_of(number), outcome.version, i);
+    if (as_before && now && *now != step_of(number)) stale += fmt::format(" {}", i);
+  });
+  if (stale.empty()) return;
+  world_.violate("D1", fmt::format("rank {}: a patch to version {} lacks elements{}", rank_,
+                                   outcome.version, stale));
 }
 
 void ShelfUser::check_pulled(const Pending& pending, const Outcome& outcome) {
@@ -350,23 +483,9 @@ void ShelfUser::check_pulled(const Pending& pending, const Outcome& outcome) {
     world_.violate("I24", fmt::format("rank {}: generation {} after generation {}", rank_,
                                       outcome.round, last_generation_));
   }
-  std::string wrong;
   std::optional<Life> source;
-  std::optional<std::int64_t> step;
-  for_each(whole_shape, loan_->numbers(0), [&](std::int64_t& number, std::int64_t i) {
-    const Life life = life_of(number);
-    const auto generation = world_.checks.generation_of(life);
-    const auto tag = world_.tags.find({life, outcome.version});
-    step = step.value_or(step_of(number));
-    if (number < garbage && element_of(number) == i && step_of(number) == *step &&
-        tag != world_.tags.end() && tag->second == *step && generation &&
-        generation->second == outcome.round) {
-      source = life;
-      return;
-    }
-    wrong += fmt::format(" element {} is element {} of rank {}, life {}, step {}", i,
-                         element_of(number), life.rank, life.number, step_of(number));
-  });
+  const std::string wrong = lacks(outcome.round, outcome.version, &source);
+  if (!wrong.empty()) check_nothing_stale(outcome);
   if (wrong.empty() && source) check_not_older(wish, outcome, *source);
   last_generation_ = outcome.round;
   last_version_ = outcome.version;

@@ -216,7 +216,7 @@ void RoundUser::enlist() {
   enlisting_.batch = "b";
   enlisting_.registration = world_.cluster.random();
   enlisting_.chunk_bytes = 16;
-  enlisting_.verify = static_cast<Verify>(enlisting_.registration % 3);
+  enlisting_.verify = static_cast<Verify>(enlisting_.registration % 4);
   enlisting_.items = {
       {"p", "", Dtype::int64, local, plan::contiguous_strides(local), std::nullopt}};
   if (world_.linked()) name_tensor();

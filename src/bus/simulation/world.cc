@@ -30,7 +30,12 @@ World::World(std::uint64_t seed, const Faults& faults)
     : cluster(seed),
       checks(cluster,
              [this](const auto& invariant, const auto& what) { violate(invariant, what); }),
+      claims(cluster, what_claims_need()),
       faults_(faults) {
+  checks.on_step = [this](Rank rank, Step step) { claims.on_step(rank, step); };
+  checks.on_said = [this](Rank from, Rank to, const AgentMessage& message) {
+    claims.on_said(from, to, message);
+  };
   cluster.weather.network = odds(3);
   cluster.weather.lossy = cluster.losses(2) == 1;
   if (faults_.slow && odds(4)) cluster.weather.queue = 2 + cluster.random(3);
@@ -38,6 +43,7 @@ World::World(std::uint64_t seed, const Faults& faults)
   shelved_ = odds(4);
   together_ = shelved_ && !odds(3);
   keep_ = 2 + cluster.random(2);
+  choose_deltas(seed);
   two_way_ = !shelved_ && odds(3);
   linked_ = !shelved_ && !two_way_ && odds(2);
   make_sides();
@@ -83,6 +89,50 @@ void World::make_sides() {
   if (!two_way_ && odds(3)) add("more", "train", 20, false);
 }
 
+std::optional<std::int64_t> World::changed_in(Life sender, std::int64_t version,
+                                              std::int64_t element) const {
+  const auto content = contents.find({sender, version});
+  if (content == contents.end() || !content->second.contains(element)) return std::nullopt;
+  return content->second.at(element);
+}
+
+// Null: users send and receive.
+const ShelfUser* World::shelf_user(Rank rank) const {
+  const auto found =
+      std::ranges::find_if(users_, [&](const auto& each) { return each->rank() == rank; });
+  const bool none = !shelved_ || found == users_.end();
+  return none ? nullptr : &static_cast<const ShelfUser&>(**found);
+}
+
+PatchClaims::Needs World::what_claims_need() {
+  PatchClaims::Needs needs;
+  needs.violate = [this](const auto& invariant, const auto& what) { violate(invariant, what); };
+  needs.lacks = [this](Rank reader, std::int64_t generation, std::int64_t version) {
+    const ShelfUser* user = shelf_user(reader);
+    return user == nullptr ? std::string() : user->lacks(generation, version);
+  };
+  needs.pull = [this](Rank reader) {
+    const ShelfUser* user = shelf_user(reader);
+    return user == nullptr ? std::nullopt : user->pull_that_waits();
+  };
+  needs.most_bytes = [this] { return delta_memory_; };
+  needs.calm = [this] { return calm_; };
+  return needs;
+}
+
+// Not by the dice of the cluster: what happens without deltas stays what it was. Room for no base,
+// for one and its patch, for two, for all.
+void World::choose_deltas(std::uint64_t seed) {
+  constexpr delta::Mode modes[] = {delta::Mode::off, delta::Mode::always, delta::Mode::always,
+                                   delta::Mode::automatic};
+  constexpr std::int64_t base_bytes = 16;
+  constexpr std::int64_t patch_bytes = 250;
+  if (!shelved_) return;
+  delta_mode_ = modes[seed % 4];
+  const auto room = static_cast<std::int64_t>(seed / 4 % 4);
+  if (room < 3) delta_memory_ = room * (base_bytes + patch_bytes);
+}
+
 void World::violate(const std::string& invariant, const std::string& what) {
   say("VIOLATION of {}: {}", invariant, what);
   report.violations.push_back(invariant + ": " + what);
@@ -90,8 +140,9 @@ void World::violate(const std::string& invariant, const std::string& what) {
 
 // A worker that has not registered has no memory to take back, and one with a shelf lends none.
 bool can_hit(const std::string& fault, Step step) {
-  constexpr std::array without{Step::started, Step::pairing, Step::slot_taken, Step::published,
-                               Step::pinning, Step::voted,   Step::decided};
+  constexpr std::array without{
+      Step::started,       Step::pairing,  Step::slot_taken, Step::published, Step::pinning,
+      Step::patch_offered, Step::fetching, Step::applying,   Step::voted,     Step::decided};
   return fault != "raise" || std::ranges::find(without, step) == without.end();
 }
 
@@ -235,6 +286,7 @@ void World::finish() {
     }
   }
   checks.at_rest();
+  claims.at_rest();
 }
 
 void World::lose_what_was_said(Rank rank) {
@@ -251,6 +303,7 @@ void World::lose_what_was_said(Rank rank) {
 void World::happen() {
   const auto acted = cluster.step();
   checks.after_step(acted);
+  claims.after_step(acted);
   if (acted) lose_what_was_said(*acted);
   if (odds(4)) users_[cluster.random(users_.size())]->act();
   for (const auto& user : users_) {

@@ -15,6 +15,7 @@
 #include <vector>
 
 #include "bus/simulation/checks.h"
+#include "bus/simulation/claims/patch_claims.h"
 #include "bus/simulation/joint_pulls.h"
 #include "bus/simulation/users.h"
 #include "tensorbus/layout.h"
@@ -32,6 +33,7 @@ struct UserSide {
 };
 
 class World;
+class ShelfUser;
 
 // Larger than every tag: the largest of several sources is garbage if one is.
 inline constexpr std::int64_t garbage = std::int64_t{1} << 62;
@@ -186,10 +188,17 @@ class World {
   bool pulls_what_is_there(const UserSide& side) const;
   // The newest version of a generation that all its senders have told their agents of; 0: none.
   std::int64_t newest_of_all(Life sender) const;
+  // In which step this element of a version last changed; nothing: the sender does not have it.
+  std::optional<std::int64_t> changed_in(Life sender, std::int64_t version,
+                                         std::int64_t element) const;
   bool have_all_published(Life sender, std::int64_t version) const;
   // One of the senders that publish now, if all are in one generation.
   std::optional<Life> publisher() const;
   std::size_t keep() const noexcept { return keep_; }
+  // Readers promise to leave their tensors alone, and may get patches.
+  bool deltas() const noexcept { return delta_mode_ != delta::Mode::off; }
+  delta::Mode delta_mode() const noexcept { return delta_mode_; }
+  std::optional<std::int64_t> delta_memory() const noexcept { return delta_memory_; }
   // Nobody publishes anything any more; and what was being published is there.
   bool resting() const noexcept { return resting_; }
   bool rested() const noexcept { return rested_; }
@@ -201,14 +210,20 @@ class World {
   Checks checks;
   // What a sender's memory held while a round was open.
   std::map<std::tuple<Life, std::int64_t>, std::int64_t> tags;
+  // In which step each element of a version last changed.
+  std::map<std::tuple<Life, std::int64_t>, std::map<std::int64_t, std::int64_t>> contents;
   // How a round ended, as its sender was told.
   std::map<std::tuple<Life, std::int64_t>, std::map<Rank, ReaderOutcome>> sent;
   std::set<std::tuple<Life, std::int64_t, Rank>> read;       // by whom
   std::set<std::pair<Life, std::int64_t>> shelved_versions;  // and whose
   JointPulls joint_pulls;
+  PatchClaims claims;
 
  private:
   void make_sides();
+  void choose_deltas(std::uint64_t seed);
+  PatchClaims::Needs what_claims_need();
+  const ShelfUser* shelf_user(Rank rank) const;
   void happen();
   void change_content();
   bool satisfied() const;
@@ -237,6 +252,8 @@ class World {
   bool shelved_ = false;
   bool together_ = false;
   std::size_t keep_ = 2;
+  delta::Mode delta_mode_ = delta::Mode::off;
+  std::optional<std::int64_t> delta_memory_;
   bool resting_ = false;
   bool rested_ = false;
   bool calm_ = true;

@@ -13,7 +13,7 @@
 namespace tensorbus::bus::protocol {
 
 // Changes with every change of these messages.
-inline constexpr std::uint64_t version = 3;
+inline constexpr std::uint64_t version = 4;
 
 // From the client. The first message is Hello, and the answer to it comes before anything else. Of
 // a Hello of another version only the version is read.

@@ -37,6 +37,8 @@ class Bitmap {
   std::span<const std::uint64_t> words() const noexcept {
     return {words_.data(), words_.size() - 1};
   }
+  // How many words there are for so many elements.
+  static std::int64_t words_for(std::int64_t elements);
   // The bytes of a bitmap for so many elements.
   static std::size_t bytes_for(std::int64_t elements);
 
@@ -55,5 +57,7 @@ using Changes = std::vector<Bitmap>;
 void merge(Changes& into, const Changes& more);
 
 std::int64_t count(const Changes& changes) noexcept;
+// About how many, from looking at a sixteenth; exactly, of small tensors.
+std::int64_t estimated_count(const Changes& changes) noexcept;
 
 }  // namespace tensorbus::delta

@@ -61,5 +61,17 @@ TEST(Bitmap, ATensorWithoutElementsHasNoChanges) {
   EXPECT_TRUE(none.words().empty());
 }
 
+TEST(Bitmap, TheNumberOfBitsIsEstimatedFromAFew) {
+  Changes changes{Bitmap(1000), Bitmap(std::int64_t{1} << 22)};
+  for (std::int64_t i = 0; i < 1000; i += 10) changes[0].set(i);
+  EXPECT_EQ(estimated_count(changes), 100);
+  std::mt19937_64 random(1);
+  for (int i = 0; i < 40'000; ++i) {
+    changes[1].set(static_cast<std::int64_t>(random() % (1U << 22)));
+  }
+  const auto exact = static_cast<double>(count(changes));
+  EXPECT_NEAR(static_cast<double>(estimated_count(changes)), exact, 0.1 * exact);
+}
+
 }  // namespace
 }  // namespace tensorbus::delta

@@ -13,6 +13,8 @@ namespace tensorbus::delta {
 namespace {
 
 constexpr std::size_t blocks_in_step = 64;
+// Values whose lines are fetched before they are written to.
+constexpr std::uint32_t ahead = 16;
 
 // The part of a block's target that lies in one row: where elements [begin, end) of the block are.
 struct Stretch {
@@ -63,6 +65,10 @@ void put_some(const Places& places, const PatchBlock& block, const std::byte* va
   for (std::uint32_t i = 0; i < block.count; ++i, values += item) {
     const std::uint32_t position = positions[i];
     if (position >= stretch.end) stretch = places.from(position);
+    if (const std::uint32_t later = i + ahead;
+        later < block.count && positions[later] < stretch.end) {
+      __builtin_prefetch(stretch.first + (positions[later] - stretch.begin) * item, 1);
+    }
     std::memcpy(stretch.first + (position - stretch.begin) * item, values, item);
   }
 }

@@ -217,7 +217,9 @@ void PatchBlock::positions(std::uint16_t* to) const noexcept {
 
 CheckedPatch::CheckedPatch(std::span<const std::byte> bytes, std::span<const PackedPart> parts)
     : bytes_(bytes.size()), parts_(parts.begin(), parts.end()) {
-  id_ = checked_header(bytes, parts.size()).id;
+  const PatchHeader header = checked_header(bytes, parts.size());
+  id_ = header.id;
+  checksum_ = header.checksum;
   std::span<const std::byte> rest = bytes.subspan(sizeof(PatchHeader));
   for (std::uint32_t part = 0; part < parts.size(); ++part) {
     const PartReader reader(rest, parts[part]);

@@ -32,6 +32,7 @@ class CheckedPatch {
   CheckedPatch(std::span<const std::byte> bytes, std::span<const PackedPart> parts);
 
   const PatchId& id() const noexcept { return id_; }
+  std::uint64_t checksum() const noexcept { return checksum_; }
   std::span<const PackedPart> parts() const noexcept { return parts_; }
   // The blocks that have something in the patch; no two blocks share an element.
   std::span<const PatchBlock> blocks() const noexcept { return blocks_; }
@@ -40,6 +41,7 @@ class CheckedPatch {
 
  private:
   PatchId id_;
+  std::uint64_t checksum_ = 0;
   std::size_t bytes_;
   std::vector<PackedPart> parts_;
   std::vector<PatchBlock> blocks_;

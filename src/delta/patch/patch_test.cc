@@ -82,6 +82,7 @@ double entropy_bits(double share) {
   return -share * std::log2(share) - (1 - share) * std::log2(1 - share);
 }
 
+// proves: E1.5
 TEST(Patch, IsHardlyLargerThanAnyEncodingCouldBe) {
   constexpr std::int64_t elements = 1 << 21;
   constexpr std::pair<double, double> shares[] = {{0.001, 1.3}, {0.005, 1.1}, {0.01, 1.1},
@@ -194,6 +195,7 @@ TEST(CheckedPatch, ALiarsPatchIsRefusedOrWritesToElementsAlone) {
 }
 
 // One lie each, of those that could do harm.
+// proves: E1.5
 TEST(CheckedPatch, EveryKindOfLieIsFound) {
   LiedToReader reader;
   const std::vector<std::byte> honest = reader.honest_patch();

@@ -10,12 +10,31 @@ namespace tensorbus::delta {
 
 void Bases::hold(Reader reader, std::optional<std::int64_t> version) {
   readers_[reader] = {version, std::nullopt};
+  if (version) pin(*version);
   drop_unpinned();
+  make_room();
 }
 
 void Bases::expect(Reader reader, std::int64_t version) {
   readers_[reader].expects = version;
+  pin(version);
   drop_unpinned();
+  make_room();
+}
+
+void Bases::limit(std::size_t most_bytes) {
+  most_bytes_ = most_bytes;
+  make_room();
+}
+
+// Nothing has changed since the newest: it can become a base whenever somebody wants it.
+void Bases::pin(std::int64_t version) {
+  if (version != newest_ || since_.contains(version)) return;
+  if (bytes_each() > most_bytes_) {
+    ++dropped_for_room_;
+    return;
+  }
+  since_.emplace(version, nothing());
 }
 
 void Bases::leave(Reader reader) {
@@ -24,20 +43,27 @@ void Bases::leave(Reader reader) {
 }
 
 void Bases::publish(std::int64_t version, const Changes& changes) {
-  if (version <= newest_) {
-    refuse("version " + std::to_string(version) + " was published after " +
-           std::to_string(newest_));
-  }
+  check_rises(version);
   for (auto& [base, since] : since_) merge(since, changes);
-  newest_ = version;
-  since_.emplace(version, nothing());
-  drop_unpinned();
-  make_room();
+  begin(version);
 }
 
 void Bases::publish_uncompared(std::int64_t version) {
+  check_rises(version);
   since_.clear();
-  publish(version, nothing());
+  begin(version);
+}
+
+void Bases::check_rises(std::int64_t version) const {
+  if (version > newest_) return;
+  refuse("version " + std::to_string(version) + " was published after " + std::to_string(newest_));
+}
+
+void Bases::begin(std::int64_t version) {
+  newest_ = version;
+  if (wanted()) pin(version);
+  drop_unpinned();
+  make_room();
 }
 
 std::optional<Bases::Since> Bases::since(std::int64_t held) const {

@@ -20,6 +20,8 @@ class Bases {
   // The tensors' elements, and how many bytes all bitmaps may have together.
   Bases(std::vector<std::int64_t> elements, std::size_t most_bytes)
       : elements_(std::move(elements)), most_bytes_(most_bytes) {}
+  // From now on.
+  void limit(std::size_t most_bytes);
 
   // Whether anybody has promised that nobody else writes to what it reads: else versions need not
   // be compared.
@@ -46,6 +48,8 @@ class Bases {
   // the reader has to read all.
   std::optional<Since> since(std::int64_t held) const;
 
+  // The last version that was published; 0: none.
+  std::int64_t newest() const noexcept { return newest_; }
   std::size_t bytes() const noexcept { return since_.size() * bytes_each(); }
   std::size_t kept() const noexcept { return since_.size(); }
   // Bases that were wanted and had no room.
@@ -60,11 +64,14 @@ class Bases {
   std::size_t bytes_each() const;
   Changes nothing() const;
   bool is_pinned(std::int64_t base) const;
+  void pin(std::int64_t version);
+  void check_rises(std::int64_t version) const;
+  void begin(std::int64_t version);
   void drop_unpinned();
   void make_room();
 
   const std::vector<std::int64_t> elements_;
-  const std::size_t most_bytes_;
+  std::size_t most_bytes_;
   std::map<Reader, Pins> readers_;
   std::map<std::int64_t, Changes> since_;  // by base
   std::int64_t newest_ = 0;

@@ -56,6 +56,18 @@ double copies(const Offered& offered, const Speeds& speeds) {
 
 }  // namespace
 
+std::string_view to_string(Mode mode) noexcept {
+  constexpr std::array<std::string_view, 3> names{"off", "auto", "always"};
+  return names[static_cast<std::size_t>(mode)];
+}
+
+std::string_view to_string(Why why) noexcept {
+  constexpr std::array<std::string_view, 11> names{
+      "patch",      "switched off", "too large",   "dense is sooner", "no base", "no room",
+      "no patches", "damaged",      "overwritten", "no answer",       "differs"};
+  return names[static_cast<std::size_t>(why)];
+}
+
 double pack_cost(double changed_share) noexcept { return on_curve(pack_costs, changed_share); }
 
 double apply_cost(double changed_share) noexcept { return on_curve(apply_costs, changed_share); }

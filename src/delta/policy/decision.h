@@ -5,17 +5,29 @@
 #include <cstdint>
 #include <limits>
 #include <optional>
+#include <string_view>
 
 namespace tensorbus::delta {
 
 enum class Mode : std::uint8_t { off, automatic, always };
+constexpr Mode last_of(Mode) { return Mode::always; }
+std::string_view to_string(Mode mode) noexcept;
 
 enum class Why : std::uint8_t {
   patch,            // a patch is sooner, or was asked for
   switched_off,     // deltas are off
   too_large,        // a patch saves too few bytes to matter
   dense_is_sooner,  // as far as was measured
+  no_base,          // nobody knows what has changed since what the reader holds
+  no_room,          // for another patch
+  no_patches,       // for such tensors: they are reduced, or only the fabric can write to them
+  damaged,          // the patch was lost or changed on its way
+  overwritten,      // somebody else has written to the reader's tensors
+  no_answer,        // the sender stands still
+  differs,          // what was patched was not what the sender has
 };
+constexpr Why last_of(Why) { return Why::differs; }
+std::string_view to_string(Why why) noexcept;
 
 // What a sender offers to one reader in one version.
 struct Offered {

@@ -39,6 +39,7 @@ TEST(Decision, OnOneHostOnlyVeryFewChangesMakeAPatch) {
   }
 }
 
+// proves: E1.6
 TEST(Decision, ItIsNeverMuchSlowerThanDense) {
   const std::optional<Why> lasts[] = {std::nullopt, Why::patch, Why::too_large};
   for (double rate = gigabit; rate < 1e12; rate *= 1.7) {
@@ -52,6 +53,7 @@ TEST(Decision, ItIsNeverMuchSlowerThanDense) {
   }
 }
 
+// proves: E1.6
 TEST(Decision, NearTheBorderItStaysAsItWas) {
   const Offered each = offered(0.01);
   const auto after = [&](double rate, Why last) {

@@ -44,7 +44,12 @@ Standin::Standin(const Variables& variables)
     : library_(restarted(variables)),
       counts_(hook<decltype(&standin_counts)>("standin_counts")),
       calls_(hook<decltype(&standin_calls)>("standin_calls")),
-      kill_(hook<decltype(&standin_kill_context)>("standin_kill_context")) {}
+      kill_(hook<decltype(&standin_kill_context)>("standin_kill_context")),
+      shadow_(hook<decltype(&standin_shadow)>("standin_shadow")) {}
+
+std::byte* Standin::shadow(const std::byte* on_device) const {
+  return static_cast<std::byte*>(shadow_(reinterpret_cast<cuda::Pointer>(on_device)));
+}
 
 StandinBench::StandinBench(const Standin& standin, const cuda::Functions& functions,
                            const cuda::Options& options)

@@ -22,12 +22,15 @@ class Standin {
   StandinCounts counts() const { return counts_(); }
   int calls(const char* name) const { return calls_(name); }
   void kill_context(int device, int error) const { kill_(device, error); }
+  // Where the host sees what is at a device's address.
+  std::byte* shadow(const std::byte* on_device) const;
 
  private:
   const cuda::Library library_;
   decltype(&standin_counts) counts_;
   decltype(&standin_calls) calls_;
   decltype(&standin_kill_context) kill_;
+  decltype(&standin_shadow) shadow_;
 };
 
 class StandinBench final : public Bench {

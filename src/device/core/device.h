@@ -99,6 +99,20 @@ struct HostRange {
   bool in_budget = true;                    // false: pinned whatever else is
 };
 
+// Memory of a device that two processes see: one makes it, the other opens it by its name. Whoever
+// made it keeps it for as long as the process lives, also after it was dropped: memory that another
+// process has open may not be freed. So it is given to who asks next.
+class Window {
+ public:
+  enum class State { asked_for, ready, refused };
+
+  virtual ~Window() = default;
+  virtual State state() const = 0;
+  // The rest is known when it is ready.
+  virtual std::byte* data() const = 0;
+  virtual const std::string& name() const = 0;
+};
+
 // Any thread may call. After Error(failed) from a device that has died nothing asks the device
 // again: only a new process can use it.
 class Device {
@@ -112,6 +126,10 @@ class Device {
   virtual std::shared_ptr<const Moment> moment(Stream stream) = 0;
   // Pinned before what is copied from now on. What cannot be pinned is pageable, with a warning.
   virtual std::shared_ptr<const Pin> pin(HostRange range) = 0;
+  // Null: this kind of device has none.
+  virtual std::shared_ptr<const Window> make_window(std::size_t) { return nullptr; }
+  // Of another process of this host. Dropped after the last copy from it has ended.
+  virtual std::shared_ptr<const Window> open_window(const std::string&) { return nullptr; }
   // Not ok: the device has died, and why.
   virtual Status health() const = 0;
 };

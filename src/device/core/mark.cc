@@ -34,6 +34,15 @@ bool Mark::wait(Deadline deadline) const {
                          [&]() REQUIRES(state.mutex) { return state.is_over(); });
 }
 
+bool Mark::wait_for_end(Deadline deadline) const noexcept {
+  State& state = *state_;
+  Lock lock(state.mutex);
+  Waiting waiting(lock, deadline, Waiting::CtrlC::ignored);
+  while (!state.status && waiting.sleep(state.changed)) {
+  }
+  return state.status.has_value();
+}
+
 void Mark::end(const Status& status) const {
   State& state = *state_;
   {

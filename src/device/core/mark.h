@@ -21,6 +21,9 @@ class Mark {
   // Throws as passed(), and Error(interrupted).
   bool wait(Deadline deadline) const;
 
+  // The same for who must not leave before the end, however that comes: asks for no Ctrl-C.
+  bool wait_for_end(Deadline deadline) const noexcept;
+
   // By who does the work, once.
   void end(const Status& status) const;
 

@@ -8,6 +8,7 @@
 #include "device/cuda/moment.h"
 #include "device/cuda/pin.h"
 #include "device/cuda/queue.h"
+#include "device/cuda/window.h"
 #include "os/process/fork.h"
 
 namespace tensorbus::device::cuda {
@@ -44,7 +45,8 @@ class CudaDevice final : public device::Device {
  public:
   CudaDevice(const Functions& functions, Id id, const Options& options)
       : info_(look_at(functions, id)),
-        engine_(std::make_shared<Engine>(functions, id, options.pinned_bytes)) {}
+        engine_(std::make_shared<Engine>(functions, id, options.pinned_bytes)),
+        windows_(std::make_shared<Windows>(engine_)) {}
 
   const Info& info() const noexcept override { return info_; }
   std::unique_ptr<Queue> open_queue() override { return std::make_unique<StreamQueue>(engine_); }
@@ -54,11 +56,18 @@ class CudaDevice final : public device::Device {
   std::shared_ptr<const Pin> pin(HostRange range) override {
     return std::make_shared<RegisteredPin>(engine_, std::move(range));
   }
+  std::shared_ptr<const Window> make_window(std::size_t bytes) override {
+    return windows_->make(bytes);
+  }
+  std::shared_ptr<const Window> open_window(const std::string& name) override {
+    return std::make_shared<OpenedWindow>(engine_, name);
+  }
   Status health() const override { return engine_->calls().health(); }
 
  private:
   const Info info_;
   const std::shared_ptr<Engine> engine_;
+  const std::shared_ptr<Windows> windows_;
 };
 
 // The devices of this process, for its life.
@@ -87,6 +96,29 @@ device::Device& open(Id id) {
   std::unique_ptr<device::Device>& device = all.devices[id];
   if (device == nullptr) device = make(library().functions, id, {});
   return *device;
+}
+
+Id device_of(const void* address) {
+  const Functions& functions = library().functions;
+  initialise(functions);
+  unsigned type = 0;
+  int managed = 0;
+  Id id;
+  std::array attributes{attribute_memory_type, attribute_is_managed, attribute_device_ordinal};
+  std::array<void*, attributes.size()> found{&type, &managed, &id.ordinal};
+  check(functions,
+        functions.cuPointerGetAttributes(attributes.size(), attributes.data(), found.data(),
+                                         reinterpret_cast<Pointer>(address)),
+        "cuPointerGetAttributes");
+  if (managed != 0) {
+    throw Error(Code::invalid_argument,
+                "memory that CUDA manages cannot be moved: copy it to a "
+                "device's own, or to the host's");
+  }
+  if (type != memory_device) {
+    throw Error(Code::invalid_argument, "the memory is none of a CUDA device's");
+  }
+  return id;
 }
 
 std::vector<Info> list(const Functions& functions) {

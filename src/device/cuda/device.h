@@ -17,6 +17,10 @@ std::unique_ptr<device::Device> make(const Functions& functions, Id id, const Op
 // before us. Error(unsupported) if the driver or the device cannot be used.
 device::Device& open(Id id);
 
+// The device whose memory an address is of. Error(unsupported) if the driver cannot be used,
+// Error(invalid_argument) for memory that CUDA manages, or that is none of a device's.
+Id device_of(const void* address);
+
 // The devices that a driver has; makes no context. The driver has been initialised.
 std::vector<Info> list(const Functions& functions);
 

@@ -5,6 +5,7 @@
 #include <cstring>
 
 #include "copy/cast.h"
+#include "fabric/conformance/device_fabric.h"
 #include "fabric/conformance/lending_fabric.h"
 #include "fabric/conformance/two_hosts.h"
 #include "fabric/core/pool.h"
@@ -50,8 +51,8 @@ Kind shm_kind(const std::string& name, Memory memory, bool read_process_memory, 
   return {name, [make] { return make; }, allocate};
 }
 
-std::unique_ptr<Fabric> ucx_fabric(std::string name, std::string secret, std::string bind) {
-  UcxOptions options;
+std::unique_ptr<Fabric> ucx_fabric(std::string name, std::string secret, std::string bind,
+                                   UcxOptions options = {}) {
   options.identity = {"here", 1, 1, random_id(), std::move(name)};
   options.secret = std::move(secret);
   options.bind = std::move(bind);
@@ -104,6 +105,53 @@ Kind station_kind(const std::string& name, bool network, const std::string& no_s
           [pool](std::size_t bytes) { return pool->allocate(bytes); }};
 }
 
+// All tensors are on a device, of a driver that is new for each test.
+using MakeOnDevice =
+    std::function<std::unique_ptr<Fabric>(std::string, std::string, device::Copiers::Open)>;
+Kind device_kind(const std::string& name, const device::Standin::Variables& variables,
+                 const MakeOnDevice& make) {
+  const auto current = std::make_shared<std::weak_ptr<TestDevice>>();
+  const auto network = [=] {
+    const auto device = std::make_shared<TestDevice>(variables);
+    *current = device;
+    return [=](std::string party, std::string secret) {
+      const auto open = [device](device::Id) -> device::Device& { return device->device(); };
+      return Party(
+          std::make_unique<DeviceFabric>(make(std::move(party), std::move(secret), open), device));
+    };
+  };
+  const auto allocate = [=](std::size_t bytes) {
+    const std::shared_ptr<TestDevice> device = current->lock();
+    return std::shared_ptr<std::byte>(device->allocate(bytes + 1),
+                                      [device](std::byte* seen) { device->free(seen); });
+  };
+  return {name, network, allocate};
+}
+
+device::Standin::Variables lazy_mode() { return {{"STANDIN_LAZY", "1"}}; }
+device::Standin::Variables random_mode() { return {{"STANDIN_DELAY_US", "50"}}; }
+// What can goes through a window in device memory, which two processes would have.
+device::Standin::Variables with_windows(device::Standin::Variables variables) {
+  variables["STANDIN_IPC_SELF"] = "1";
+  return variables;
+}
+
+std::unique_ptr<Fabric> shm_on_device(std::string name, std::string secret,
+                                      device::Copiers::Open open) {
+  ShmOptions options;
+  options.name = std::move(name);
+  options.secret = std::move(secret);
+  options.open_device = std::move(open);
+  return make_shm_fabric(std::move(options));
+}
+
+std::unique_ptr<Fabric> ucx_on_device(std::string name, std::string secret,
+                                      device::Copiers::Open open) {
+  UcxOptions options;
+  options.open_device = std::move(open);
+  return ucx_fabric(std::move(name), std::move(secret), "127.0.0.1", std::move(options));
+}
+
 // The same with all tensors lent.
 Kind lent(Kind kind) {
   kind.name += "_lent";
@@ -119,22 +167,29 @@ Kind lent(Kind kind) {
 }  // namespace
 
 std::vector<Kind> available_kinds() {
-  std::vector<Kind> kinds{memory_kind(),
-                          shm_kind("shm_pooled", Memory::pooled, true),
-                          shm_kind("shm_private", Memory::private_, true),
-                          shm_kind("shm_packed", Memory::private_, false),
-                          shm_kind("shm_mixed", Memory::both, true),
-                          shm_kind("shm_mixed_packed", Memory::both, false),
-                          lent(memory_kind()),
-                          shm_kind("shm_lent", Memory::private_, true, true),
-                          shm_kind("shm_mixed_lent", Memory::both, true, true),
-                          shm_kind("shm_mixed_packed_lent", Memory::both, false, true),
-                          shm_kind("shm_pooled_threads", Memory::pooled, true, false, 4),
-                          shm_kind("shm_private_threads", Memory::private_, true, false, 4),
-                          shm_kind("shm_packed_threads", Memory::private_, false, false, 4),
-                          shm_kind("shm_mixed_threads_lent", Memory::both, true, true, 4),
-                          station_kind("shm_station_alone", false, "")};
+  std::vector<Kind> kinds{
+      memory_kind(),
+      shm_kind("shm_pooled", Memory::pooled, true),
+      shm_kind("shm_private", Memory::private_, true),
+      shm_kind("shm_packed", Memory::private_, false),
+      shm_kind("shm_mixed", Memory::both, true),
+      shm_kind("shm_mixed_packed", Memory::both, false),
+      lent(memory_kind()),
+      shm_kind("shm_lent", Memory::private_, true, true),
+      shm_kind("shm_mixed_lent", Memory::both, true, true),
+      shm_kind("shm_mixed_packed_lent", Memory::both, false, true),
+      shm_kind("shm_pooled_threads", Memory::pooled, true, false, 4),
+      shm_kind("shm_private_threads", Memory::private_, true, false, 4),
+      shm_kind("shm_packed_threads", Memory::private_, false, false, 4),
+      shm_kind("shm_mixed_threads_lent", Memory::both, true, true, 4),
+      station_kind("shm_station_alone", false, ""),
+      device_kind("shm_device_lazy", lazy_mode(), shm_on_device),
+      device_kind("shm_device_random", random_mode(), shm_on_device),
+      device_kind("shm_window_lazy", with_windows(lazy_mode()), shm_on_device),
+      device_kind("shm_window_random", with_windows(random_mode()), shm_on_device)};
   if (has_ucx()) {
+    kinds.push_back(device_kind("ucx_device_lazy", lazy_mode(), ucx_on_device));
+    kinds.push_back(device_kind("ucx_device_random", random_mode(), ucx_on_device));
     kinds.push_back(ucx_kind());
     kinds.push_back(lent(ucx_kind()));
     kinds.push_back(station_kind("shm_station", true, ""));

@@ -263,7 +263,9 @@ TEST_P(FabricTest, ReadsThatAreCancelledAtRandomHarmNoOthers) {
     }
     return true;
   };
-  for (int step = 0; step < 600; ++step) {
+  // A device is no faster for being polled: there it takes more steps until enough reads are whole.
+  const Deadline patience = Deadline::after(std::chrono::seconds(30));
+  for (int step = 0; step < 600 || (whole_ones <= 20 && !patience.expired()); ++step) {
     if (running.size() < 4) {
       Running next{next_id(), new_tensor(Dtype::int8, {size})};
       const Deadline deadline =

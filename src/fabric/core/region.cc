@@ -155,6 +155,11 @@ plan::Stream whole_stream(const Forms& source, std::span<const Dtype> target,
   return box_stream(source, boxes, target, chunk_bytes);
 }
 
+std::string_view path_to(std::span<const TensorView> targets, const RemoteRegion& region) {
+  if (std::ranges::none_of(targets, &TensorView::on_device)) return region.path();
+  return region.path_to_device();
+}
+
 void Gate::move_to(std::uint64_t value) noexcept {
   std::uint64_t seen = counter_->load(std::memory_order_relaxed);
   while (seen < value && !counter_->compare_exchange_weak(seen, value, std::memory_order_relaxed)) {

@@ -107,11 +107,18 @@ class RemoteRegion {
   virtual ~RemoteRegion() = default;
   virtual std::uint64_t number() const noexcept = 0;
   virtual const Forms& forms() const noexcept = 0;
-  // How the region's bytes will come: "mapped", "process_vm_readv", "packed", "network".
+  // How the region's bytes will come: "mapped", "process_vm_readv", "packed", "network", or
+  // "staged" from a device.
   virtual std::string_view path() const noexcept = 0;
+  // The same to targets on a device: "device window" if they come from device to device, "staged"
+  // or "network staged" otherwise. Known for sure when a read has ended.
+  virtual std::string_view path_to_device() const noexcept { return "staged"; }
   // Without a copy, where the owner's memory can be mapped. Valid also when the peer is gone, but
   // shows what the owner writes later: both must have agreed that the owner writes no more.
   virtual std::optional<Alias> alias() const { return std::nullopt; }
 };
+
+// How the region's bytes come to these targets, of which some may be on a device.
+std::string_view path_to(std::span<const TensorView> targets, const RemoteRegion& region);
 
 }  // namespace tensorbus::fabric

@@ -259,6 +259,9 @@ class MemoryFabric final : public Fabric {
       if (!tensors.empty() && tensors.front() == memory) visit(exposed->gate);
     }
   }
+  void visit_regions(const std::function<void(const MemoryExposed&)>& visit) const {
+    for (const auto& [number, exposed] : regions_) visit({address_.identity, exposed->forms});
+  }
   void visit_words(const std::function<void(const MemoryWord&)>& visit) const {
     for (const auto& peer : peers_) {
       std::uint32_t number = 0;
@@ -594,6 +597,10 @@ void MemoryFabric::step(OpId id, RunningRead& running) {
 }
 
 std::shared_ptr<MemoryHub> make_memory_hub() { return std::make_shared<MemoryHub>(); }
+
+void visit_regions(const MemoryHub& hub, const std::function<void(const MemoryExposed&)>& visit) {
+  for (const auto& [id, fabric] : hub.fabrics) fabric->visit_regions(visit);
+}
 
 void visit_words(const MemoryHub& hub, const std::function<void(const MemoryWord&)>& visit) {
   for (const auto& [id, fabric] : hub.fabrics) fabric->visit_words(visit);

@@ -30,6 +30,12 @@ void visit_words(const MemoryHub& hub, const std::function<void(const MemoryWord
 // For simulations: the gates of all memory that is exposed and has its first tensor there.
 void visit_gates(const MemoryHub& hub, const std::byte* memory,
                  const std::function<void(const Gate&)>& visit);
+// For simulations: every region that is exposed.
+struct MemoryExposed {
+  const Identity& owner;
+  const Forms& forms;
+};
+void visit_regions(const MemoryHub& hub, const std::function<void(const MemoryExposed&)>& visit);
 
 // For simulations: sees every message, and says what is delivered in its place.
 using MessageTap = std::function<std::vector<std::string>(

@@ -74,10 +74,10 @@ const plan::Program& Bound::source(std::size_t member) {
 
 Reading::Reading(Read read) : Reading(read, std::make_shared<Bound>(read)) {}
 
-Reading::Reading(Read read, std::shared_ptr<Bound> bound)
+Reading::Reading(Read read, std::shared_ptr<Bound> bound, device::Copiers* copiers)
     : read_(std::move(read)),
       bound_(std::move(bound)),
-      memory_(memory_of(read_.targets, read_.lender)),
+      memory_(memory_of(read_.targets, read_.lender, copiers)),
       chunk_count_(static_cast<std::size_t>(stream().chunk_count())),
       caches_(copy::caches_for(stream().payload_bytes)) {
   // What passes through scratch is in the caches anyway.
@@ -96,6 +96,12 @@ TargetSide& Reading::direct() {
 TargetSide& Reading::target() {
   if (!target_) target_.emplace(bound_->target(), memory_);
   return *target_;
+}
+
+std::unique_ptr<const DeviceBlocks> Reading::device_blocks() {
+  if (!memory_.on_device()) return nullptr;
+  std::shared_ptr<const plan::Program> program(bound_, &bound_->target());
+  return DeviceBlocks::of(std::move(program), plan::BoundSide::target, memory_);
 }
 
 void Reading::copy(std::size_t chunk, std::span<const copy::Sources> members) {

@@ -9,6 +9,7 @@
 
 #include "copy/execute.h"
 #include "fabric/core/reads.h"
+#include "fabric/read/device_blocks.h"
 #include "fabric/read/staging.h"
 #include "fabric/read/stream_cache.h"
 
@@ -45,8 +46,9 @@ class Reading {
  public:
   // Checks the read.
   explicit Reading(Read read);
-  // With what was bound for this read, or for one like it.
-  Reading(Read read, std::shared_ptr<Bound> bound);
+  // With what was bound for this read, or for one like it. `copiers`: of targets that are on
+  // devices.
+  Reading(Read read, std::shared_ptr<Bound> bound, device::Copiers* copiers = nullptr);
 
   const Read& read() const noexcept { return read_; }
   Bound& bound() noexcept { return *bound_; }
@@ -54,6 +56,23 @@ class Reading {
   std::size_t chunk_count() const noexcept { return chunk_count_; }
   // Bytes of the stream that come before a chunk.
   std::int64_t bytes_before(std::size_t chunk) const noexcept;
+
+  // Targets on a device are written when the device comes to it: a chunk is copied or scattered
+  // when it is ready(), the targets are whole when all is finished(), and nobody is at them when
+  // all has ended(). The first two throw the Error of a write that failed. Without such targets all
+  // three are true.
+  bool ready(std::size_t chunk) {
+    return !memory_.on_device() || all_of([&](TargetSide& each) { return each.ready(chunk); });
+  }
+  bool finished() {
+    return !memory_.on_device() || all_of([](TargetSide& each) { return each.finished(); });
+  }
+  bool ended() noexcept {
+    return !memory_.on_device() || all_of([](TargetSide& each) { return each.ended(); });
+  }
+
+  // How a device itself brings packed chunks to the targets; null if it cannot.
+  std::unique_ptr<const DeviceBlocks> device_blocks();
 
   // Straight from memory that this process sees: one pass. A member is the first elements of its
   // tensors, by position in the batch.
@@ -90,6 +109,12 @@ class Reading {
   void unpack(const plan::Program& program, std::size_t chunk, Wires wires);
 
   TargetSide& target();
+  // Of those that there are.
+  template <typename Holds>
+  bool all_of(Holds holds) {
+    return (!direct_ || holds(*direct_)) && (!target_ || holds(*target_)) &&
+           (!staged_ || holds(staged_->target));
+  }
 
   Read read_;
   std::shared_ptr<Bound> bound_;

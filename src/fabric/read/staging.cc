@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <cstdint>
+#include <map>
 
 #include "tensorbus/status.h"
 
@@ -9,6 +10,10 @@ namespace tensorbus::fabric {
 namespace {
 
 constexpr std::size_t run_alignment = 64;
+// Of pinned scratch: enough that a device copies some chunks while others are packed.
+constexpr std::size_t scratch_for_devices = std::size_t{4} << 20;
+constexpr std::size_t fewest_slots = 2;
+constexpr std::size_t most_slots = 64;
 // Shorter rows cost the kernel more than the gaps between them, up to three times their length, or
 // when all are within a cache line.
 constexpr std::int64_t shortest_row = 512;
@@ -25,16 +30,32 @@ std::byte* moved(std::byte* from, std::int64_t bytes) {
                                       static_cast<std::uint64_t>(bytes));
 }
 
+device::Copier* copier_of(const TensorView& tensor, device::Copiers* copiers) {
+  if (!tensor.on_device() || tensor.empty()) return nullptr;
+  const device::Id id{tensor.device};
+  if (copiers == nullptr) {
+    throw Error(Code::unsupported,
+                "a tensor is on " + to_string(id) + ", and this cannot be done with it there");
+  }
+  return &copiers->of(id);
+}
+
 }  // namespace
 
-TensorMemory memory_of(std::span<const TensorView> tensors, std::shared_ptr<const Lender> lender) {
+TensorMemory memory_of(std::span<const TensorView> tensors, std::shared_ptr<const Lender> lender,
+                       device::Copiers* copiers) {
   TensorMemory memory;
+  if (std::ranges::any_of(tensors, &TensorView::on_device)) {
+    for (const TensorView& tensor : tensors) {
+      memory.copiers.push_back(copier_of(tensor, copiers));
+    }
+  }
   for (const TensorView& tensor : tensors) {
     if (tensor.elsewhere && lender == nullptr) {
       throw Error(Code::invalid_argument, "a tensor lies in another process that does not lend it");
     }
     memory.first.push_back(tensor.data);
-    memory.elsewhere.push_back(tensor.elsewhere);
+    memory.elsewhere.push_back(tensor.elsewhere || (tensor.on_device() && !tensor.empty()));
   }
   memory.lender = std::move(lender);
   return memory;
@@ -55,6 +76,7 @@ Staging::Staging(plan::Program& program, plan::BoundSide side, TensorMemory memo
       if (!memory_.elsewhere[tensor]) continue;
       Staged staged;
       staged.remote = memory_.first[tensor];
+      if (memory_.on_device()) staged.copier = memory_.copiers[tensor];
       staged.scratch = used;
       stage(program.runs[i], side,
             item_bytes(side == plan::BoundSide::source ? part.source : part.target), staged);
@@ -64,9 +86,42 @@ Staging::Staging(plan::Program& program, plan::BoundSide side, TensorMemory memo
     most = std::max(most, used);
   }
   first_of_chunk_.push_back(runs_.size());
-  scratch_.resize(most);
+  take_scratch(most);
+  if (slots_ > 1) spread(program, side, most);
   for (std::size_t i = 0; i < tensors_.size(); ++i) {
-    if (memory_.elsewhere[i]) tensors_[i] = scratch_.data();
+    if (memory_.elsewhere[i]) tensors_[i] = scratch_;
+  }
+}
+
+// A device copies while kernels are at other chunks: those have scratch of their own.
+void Staging::take_scratch(std::size_t bytes_of_slot) {
+  const auto on_device = std::ranges::find_if(memory_.copiers, [](auto* each) { return each; });
+  if (on_device == memory_.copiers.end()) {
+    own_scratch_.resize(bytes_of_slot);
+    scratch_ = own_scratch_.data();
+    return;
+  }
+  slots_ = std::clamp(scratch_for_devices / std::max<std::size_t>(bytes_of_slot, 1), fewest_slots,
+                      most_slots);
+  slots_ = std::min(slots_, first_of_chunk_.size());  // one more than there are chunks
+  pinned_scratch_ = (*on_device)->scratch(slots_ * bytes_of_slot);
+  scratch_ = pinned_scratch_.get();
+  for (std::size_t slot = 0; slot < slots_; ++slot) copies_.emplace_back(pinned_scratch_);
+}
+
+void Staging::spread(plan::Program& program, plan::BoundSide side, std::size_t bytes_of_slot) {
+  std::size_t next = 0;  // in runs_
+  for (std::size_t chunk = 0; chunk < program.chunks.size(); ++chunk) {
+    const std::size_t shift = chunk % slots_ * bytes_of_slot;
+    const plan::Chunk& part_of = program.chunks[chunk];
+    for (std::size_t i = part_of.first_run; i < part_of.end_run; ++i) {
+      plan::Run& run = program.runs[i];
+      const plan::ProgramPart& part = program.parts[run.part];
+      const bool of_source = side == plan::BoundSide::source;
+      if (!memory_.elsewhere[of_source ? part.source_tensor : part.target_tensor]) continue;
+      (of_source ? run.source : run.target) += static_cast<std::int64_t>(shift);
+      runs_[next++].scratch += shift;
+    }
   }
 }
 
@@ -106,7 +161,8 @@ void Staging::list(std::size_t chunk) {
   remote_.clear();
   for (std::size_t i = first_of_chunk_[chunk]; i < first_of_chunk_[chunk + 1]; ++i) {
     const Staged& staged = runs_[i];
-    local_.push_back({scratch_.data() + staged.scratch, staged.total()});
+    if (staged.copier != nullptr) continue;
+    local_.push_back({scratch_ + staged.scratch, staged.total()});
     for (std::int64_t plane = 0; plane < staged.planes; ++plane) {
       for (std::int64_t row = 0; row < staged.rows; ++row) {
         const std::int64_t offset = plane * staged.plane + row * staged.row;
@@ -116,8 +172,45 @@ void Staging::list(std::size_t chunk) {
   }
 }
 
+device::Block Staging::block_of(const Staged& staged, Way way) const {
+  device::Block block;
+  std::byte* const scratch = scratch_ + staged.scratch;
+  const auto bytes = static_cast<std::int64_t>(staged.bytes);
+  const device::Pitch there{staged.row, staged.plane};
+  const device::Pitch here{bytes, bytes * staged.rows};
+  const bool fetches = way == Way::fetch;
+  block.from = fetches ? staged.remote : scratch;
+  block.to = fetches ? scratch : staged.remote;
+  block.from_pitch = fetches ? there : here;
+  block.to_pitch = fetches ? here : there;
+  block.bytes = staged.bytes;
+  block.rows = staged.rows;
+  block.planes = staged.planes;
+  return block;
+}
+
+void Staging::begin_copies(std::size_t chunk, Way way) {
+  if (copies_.empty()) return;
+  std::map<device::Copier*, std::vector<device::Block>> blocks;
+  for (std::size_t i = first_of_chunk_[chunk]; i < first_of_chunk_[chunk + 1]; ++i) {
+    if (runs_[i].copier != nullptr) blocks[runs_[i].copier].push_back(block_of(runs_[i], way));
+  }
+  for (auto& [copier, each] : blocks) {
+    copies_[chunk % slots_].add(copier->queue().copy(std::move(each)));
+  }
+}
+
+bool Staging::finished() {
+  return std::ranges::all_of(copies_, [](device::OpenCopies& each) { return each.over(); });
+}
+
+bool Staging::ended() noexcept {
+  return std::ranges::all_of(copies_, [](device::OpenCopies& each) { return each.ended(); });
+}
+
 void Staging::fetch(std::size_t chunk) {
   if (idle()) return;
+  begin_copies(chunk, Way::fetch);
   list(chunk);
   if (!remote_.empty()) memory_.lender->read(local_, remote_);
 }
@@ -130,6 +223,7 @@ void Staging::fetch(std::size_t chunk, const Fetch& fetch) {
 
 void Staging::store(std::size_t chunk) {
   if (idle()) return;
+  begin_copies(chunk, Way::store);
   list(chunk);
   if (!remote_.empty()) memory_.lender->write(local_, remote_);
 }
@@ -142,6 +236,7 @@ TargetSide::TargetSide(const plan::Program& shared, const TensorMemory& memory)
 
 Packer::Packer(plan::Program program, TensorMemory memory)
     : program_(std::move(program)),
+      on_device_(memory.on_device()),
       staging_(program_, plan::BoundSide::source, std::move(memory)) {}
 
 void Packer::gather(std::size_t chunk, std::span<std::byte> wire) {

@@ -35,7 +35,9 @@ bool may_read_memory(const ShmPeer& peer) {
 
 }  // namespace
 
-ShmCore::ShmCore(ShmOptions options) : options_(std::move(options)) {
+ShmCore::ShmCore(ShmOptions options)
+    : options_(std::move(options)),
+      copiers_(options_.open_device, [this](int fd) { watch(fd, device_tag, EPOLLIN | EPOLLET); }) {
   if (options_.pool == nullptr) {
     options_.pool = std::make_shared<Pool>(PoolOptions{std::size_t{1} << 20});
   }
@@ -346,7 +348,7 @@ void ShmCore::lose(const PeerPtr& peer, Status reason) {
   for (const auto& [id, operation] : operations_) {
     if (uses(operation, *peer)) over.push_back(id);
   }
-  for (const OpId id : over) finish(id, reason);
+  for (const OpId id : over) end(id, operations_.at(id), reason);
   // By hand: a forked child that has the descriptor would keep the descriptor in the set.
   for (const int fd : {peer->socket().get(), peer->pidfd.get()}) {
     if (fd >= 0) ::epoll_ctl(epoll_.get(), EPOLL_CTL_DEL, fd, nullptr);

@@ -5,6 +5,7 @@
 
 #include <map>
 #include <memory>
+#include <optional>
 #include <set>
 #include <span>
 #include <variant>
@@ -48,7 +49,7 @@ class ShmCore final : public Fabric {
   int fd() const noexcept override { return epoll_.get(); }
   TimePoint wake_at() const noexcept override;
 
-  void withdraw(std::uint64_t region) { regions_.erase(region); }
+  void withdraw(std::uint64_t region);
 
  private:
   using PeerPtr = std::shared_ptr<ShmPeer>;
@@ -60,7 +61,9 @@ class ShmCore final : public Fabric {
     std::variant<Attach, std::unique_ptr<ShmReading>, Swap> work;
     Deadline deadline;
     bool cancelled = false;
-    bool waits = false;  // for an owner's answer
+    bool waits = false;  // for an owner's answer, or for a device
+    // How the operation has ended, while a device is still at its memory.
+    std::optional<Status> ended{};
   };
 
   // fabric.cc
@@ -71,6 +74,8 @@ class ShmCore final : public Fabric {
   void start(OpId id, Operation operation);
   void finish(OpId id, Status status, std::uint64_t value = 0,
               std::shared_ptr<const RemoteRegion> region = {});
+  // The same for an operation that may have to wait for a device first.
+  void end(OpId id, Operation& operation, Status status);
   static bool uses(const Operation& operation, const Peer& peer);
   void step(OpId id, Operation& operation);
   void step_swap(OpId id, const Swap& swap);
@@ -115,6 +120,29 @@ class ShmCore final : public Fabric {
   void on_window(const PeerPtr& peer, std::vector<os::Fd> fds);
   void on_ask(const PeerPtr& peer, std::string_view body);
   void on_packed(const PeerPtr& peer, std::string_view body);
+  // Reads from this peer have something to do.
+  void wake_reads(const ShmPeer& peer);
+
+  // device.cc
+  struct WaitingAsk {
+    PeerPtr peer;
+    Ask ask;
+    std::shared_ptr<ShmExposed> exposed;
+    std::shared_ptr<Packer> packer;  // null: the chunk goes to a window in device memory
+    bool begun = false;
+    std::shared_ptr<const device::Window> window{};
+    std::shared_ptr<const DeviceBlocks> blocks{};
+    device::OpenCopies copies{};  // to the window
+  };
+  void serve_asks();
+  // Whether an ask before this one uses the same scratch.
+  bool comes_later(std::size_t index) const;
+  // True: the ask is answered.
+  bool serve(WaitingAsk& waiting, bool may_begin);
+  void on_device_ask(const PeerPtr& peer, const Ask& ask);
+  void on_want_device_window(const PeerPtr& peer, std::string_view body);
+  void on_device_window(const PeerPtr& peer, std::string_view body);
+  void tell_of_device_windows();
 
   // inlet.cc
   void on_inlet(const PeerPtr& peer, std::string_view body, std::vector<os::Fd> fds);
@@ -128,6 +156,7 @@ class ShmCore final : public Fabric {
   os::Fd listener_;
   os::Shortage shortage_{"shm"};
   os::EventFd doorbell_;
+  device::Copiers copiers_;                 // used by regions and operations
   std::map<std::uint64_t, PeerPtr> peers_;  // by serial
   std::vector<PeerPtr> polled_;             // the same, as the last poll found them
   bool peers_changed_ = false;
@@ -135,6 +164,8 @@ class ShmCore final : public Fabric {
   std::uint64_t last_request_ = 0;
   std::map<std::uint64_t, std::shared_ptr<ShmExposed>> regions_;
   std::uint64_t last_region_ = 0;
+  std::vector<WaitingAsk> asks_;
+  bool device_windows_come_ = false;  // peers are still to be told of theirs
   ShmReading::Cache bound_reads_;
   std::map<OpId, Operation> operations_;
   Receiver* receiver_ = nullptr;
@@ -152,6 +183,13 @@ class ShmCore final : public Fabric {
   TimePoint last_poll_{};
   TimePoint next_pulse_{};
 };
+
+// What the descriptors of devices are watched under: below are the listener, the doorbell and
+// peers.
+inline constexpr std::uint64_t device_tag = UINT64_MAX;
+
+// Whose coming no descriptor tells.
+inline constexpr Duration between_looks_at_windows = std::chrono::microseconds(200);
 
 // A process that is stopped is noticed after this time.
 inline constexpr Duration pulse_every = std::chrono::seconds(1);

@@ -44,6 +44,7 @@ class ShmRegion final : public Region {
   void serve(std::uint64_t number, plan::Stream stream) override {
     check_source(stream, exposed_->forms);
     exposed_->packers.erase(number);
+    exposed_->blocks.erase(number);
     exposed_->streams.insert_or_assign(number, std::move(stream));
   }
 
@@ -62,13 +63,14 @@ std::unique_ptr<Region> ShmCore::expose(std::span<const TensorView> tensors, Gat
                 "a gate that peers cannot see: use this fabric's make_gate()");
   }
   const std::uint64_t number = ++last_region_;
-  auto exposed = std::make_shared<ShmExposed>(ShmExposed{number,
-                                                         {},
-                                                         memory_of(tensors, std::move(lender)),
-                                                         options_.pool->allocate_word(number),
-                                                         std::move(gate),
-                                                         {},
-                                                         {}});
+  auto exposed =
+      std::make_shared<ShmExposed>(ShmExposed{number,
+                                              {},
+                                              memory_of(tensors, std::move(lender), &copiers_),
+                                              options_.pool->allocate_word(number),
+                                              std::move(gate),
+                                              {},
+                                              {}});
   for (const TensorView& tensor : tensors) {
     exposed->forms.push_back(form_of(tensor));
     extent_of(exposed->forms.back());
@@ -113,8 +115,8 @@ void ShmCore::read(Read read, OpId id, Deadline deadline) {
   for (const Source& source : read.sources) {
     if (source.peer != nullptr) usable(*source.peer);
   }
-  start(id,
-        {std::make_unique<ShmReading>(std::move(read), bound_reads_, *options_.crew), deadline});
+  start(id, {std::make_unique<ShmReading>(std::move(read), bound_reads_, *options_.crew, copiers_),
+             deadline});
 }
 
 std::int64_t ShmCore::bytes_read(OpId id) const noexcept {
@@ -191,10 +193,21 @@ bool ShmCore::uses(const Operation& operation, const Peer& peer) {
                     operation.work);
 }
 
+void ShmCore::end(OpId id, Operation& operation, Status status) {
+  if (operation.ended) status = *operation.ended;
+  const auto* reading = std::get_if<std::unique_ptr<ShmReading>>(&operation.work);
+  if (reading == nullptr || (*reading)->has_ended()) return finish(id, std::move(status));
+  operation.ended = std::move(status);
+  operation.waits = true;
+}
+
 void ShmCore::step(OpId id, Operation& operation) {
-  if (operation.cancelled) return finish(id, {Code::cancelled, "the operation was cancelled"});
+  if (operation.ended) return end(id, operation, {});
+  if (operation.cancelled) {
+    return end(id, operation, {Code::cancelled, "the operation was cancelled"});
+  }
   if (operation.deadline.at() <= last_poll_) {
-    return finish(id, {Code::timeout, "the deadline passed"});
+    return end(id, operation, {Code::timeout, "the deadline passed"});
   }
   try {
     std::visit(Overloaded{
@@ -212,7 +225,7 @@ void ShmCore::step(OpId id, Operation& operation) {
                },
                operation.work);
   } catch (...) {
-    finish(id, current_exception_status());
+    end(id, operation, current_exception_status());
   }
 }
 
@@ -272,6 +285,8 @@ std::span<const Event> ShmCore::poll() {
     next_look_ = now + look_every;
   }
   armed_ = false;
+  if (!asks_.empty()) serve_asks();
+  if (device_windows_come_) tell_of_device_windows();
   if (!operations_.empty()) step_operations();
   if (now >= next_pulse_) feel_pulses();
   if (!returned_.empty()) reuse_bodies();
@@ -315,6 +330,10 @@ void ShmCore::take_messages(const PeerPtr& peer) {
         return;  // one chunk is packed at a time
       } else if (taken_.kind == packed_message) {
         on_packed(peer, taken_.body);
+      } else if (taken_.kind == want_device_window_message) {
+        on_want_device_window(peer, taken_.body);
+      } else if (taken_.kind == device_window_message) {
+        on_device_window(peer, taken_.body);
       } else if (taken_.kind == inlet_message) {
         Decoder decoder(taken_.body);
         peer->awaited_inlet = decoder.integer<std::uint64_t>();
@@ -345,7 +364,9 @@ void ShmCore::look_at_descriptors() {
   const int count = ::epoll_wait(epoll_.get(), events, 64, 0);
   for (int i = 0; i < count; ++i) {
     const std::uint64_t tag = events[i].data.u64;
-    if (tag == 1) continue;  // the doorbell: EPOLLET tells each ring once, nothing is left behind
+    // The doorbell, and what devices have done: EPOLLET tells each ring once, nothing is left
+    // behind.
+    if (tag == 1 || tag == device_tag) continue;
     if (tag == 0) {
       accept_some();
     } else if (const auto found = peers_.find(tag / 2); found != peers_.end()) {
@@ -390,11 +411,15 @@ bool ShmCore::arm() {
 TimePoint ShmCore::wake_at() const noexcept {
   TimePoint earliest = std::min(next_pulse_, shortage_.until());
   for (const auto& [id, operation] : operations_) {
-    earliest = std::min(earliest, operation.deadline.at());
+    if (!operation.ended) earliest = std::min(earliest, operation.deadline.at());
   }
   for (const auto& [serial, peer] : peers_) {
     if (!peer->up()) earliest = std::min({earliest, peer->deadline.at(), peer->knocks_at});
+    if (peer->peer_device_window.is_opening()) {
+      earliest = std::min(earliest, last_poll_ + between_looks_at_windows);
+    }
   }
+  if (device_windows_come_) earliest = std::min(earliest, last_poll_ + between_looks_at_windows);
   return earliest;
 }
 

@@ -7,6 +7,8 @@
 
 #include "base/clock.h"
 #include "copy/crew.h"
+#include "device/core/copier.h"
+#include "device/cuda/device.h"
 #include "fabric/core/fabric.h"
 #include "fabric/core/pool.h"
 
@@ -22,6 +24,8 @@ struct ShmOptions {
   const Clock* clock = &steady_clock();
   // Whose threads copy what is read here, and packed for others.
   std::shared_ptr<copy::Crew> crew = std::make_shared<copy::Crew>();
+  // The devices of this process, each asked for when the first tensor on it comes.
+  device::Copiers::Open open_device = &device::cuda::open;
 };
 
 // Listens at once. A peer that dies is lost at once; a peer that is not polled for 6 s (stopped, or

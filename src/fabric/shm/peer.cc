@@ -3,6 +3,8 @@
 #include <sys/socket.h>
 #include <unistd.h>
 
+#include <algorithm>
+
 #include "base/bytes.h"
 #include "os/process/fork.h"
 
@@ -26,6 +28,13 @@ Ask decode_ask(std::string_view bytes) {
   ask.slot = decoder.integer<std::uint8_t>();
   decoder.end();
   return ask;
+}
+
+std::uint64_t* ShmPeer::slot_of(std::uint64_t request) noexcept {
+  if (request == 0) return nullptr;
+  if (auto* const slot = std::ranges::find(slots, request); slot != std::end(slots)) return slot;
+  auto* const slot = std::ranges::find(peer_device_window.slots, request);
+  return slot != std::end(peer_device_window.slots) ? slot : nullptr;
 }
 
 ShmPeer::ShmPeer(std::uint64_t number, Stage first, Identity identity, os::Fd socket,

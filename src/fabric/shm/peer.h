@@ -25,11 +25,19 @@ inline constexpr std::uint8_t ask_message = 1;
 inline constexpr std::uint8_t packed_message = 2;
 inline constexpr std::uint8_t inlet_message =
     3;  // here the packet with that inlet's memory belongs
+inline constexpr std::uint8_t want_device_window_message = 4;
+inline constexpr std::uint8_t device_window_message = 5;
 
 // Chunks of memory that the reader can neither map nor read are packed into a window of the
 // owner's, by slots that the reader names.
 inline constexpr std::size_t window_slots = 2;
 inline constexpr std::size_t slot_bytes = static_cast<std::size_t>(plan::default_chunk_bytes);
+
+// What goes from device to device passes through a window of the owner's in device memory instead,
+// if both can have one. Its slots are numbered behind those of the host's.
+inline constexpr std::uint8_t first_device_slot = 128;
+inline constexpr std::size_t device_slots = 16;
+inline constexpr std::size_t device_window_bytes = device_slots * slot_bytes;
 
 // "Pack this chunk into this slot", and the answer.
 struct Ask {
@@ -109,6 +117,11 @@ class ShmPeer final : public Peer {
   std::set<std::uint64_t> segments_sent;
   os::Fd window_file;
   os::Mapping window;
+  struct DeviceWindow {
+    std::shared_ptr<const device::Window> memory;  // null: none was asked for
+    bool told = false;                             // the reader knows what has become of it
+  };
+  DeviceWindow device_window;
 
   // As writer.
   struct Inlet {
@@ -133,6 +146,19 @@ class ShmPeer final : public Peer {
   os::Mapping peer_window;
   // The request that has each slot; 0 is free.
   std::uint64_t slots[window_slots] = {};
+  struct PeerDeviceWindow {
+    enum class State { none, asked, opening, refused } state = State::none;
+    device::Copier* copier = nullptr;  // of who has asked, and reads through it
+    std::shared_ptr<const device::Window> memory;
+    std::uint64_t slots[device_slots] = {};
+
+    bool is_opening() const noexcept {
+      return memory != nullptr && memory->state() == device::Window::State::asked_for;
+    }
+  };
+  PeerDeviceWindow peer_device_window;
+  // Where the request has its slot; null if it has none.
+  std::uint64_t* slot_of(std::uint64_t request) noexcept;
   struct Packed {
     Status status;
     std::uint64_t wire_bytes = 0;

@@ -3,7 +3,9 @@
 #include <algorithm>
 #include <cerrno>
 #include <cstring>
+#include <utility>
 
+#include "base/bytes.h"
 #include "os/process/process.h"
 
 namespace tensorbus::fabric {
@@ -17,9 +19,9 @@ constexpr std::int64_t shortest_straight_row = 512;
 // Less is copied sooner than a thread is there.
 constexpr std::int64_t smallest_shared_chunk = std::int64_t{64} << 10;
 
-Reading make_reading(Read read, ShmReading::Cache& cache) {
+Reading make_reading(Read read, ShmReading::Cache& cache, device::Copiers& copiers) {
   auto bound = cache.get([&] { return std::make_shared<Bound>(read); }, read);
-  return Reading(std::move(read), std::move(bound));
+  return Reading(std::move(read), std::move(bound), &copiers);
 }
 
 // Every row of a run, at one of its two ends.
@@ -61,8 +63,8 @@ TensorMemory source_memory(const ShmRemoteRegion& region) {
 
 }  // namespace
 
-ShmReading::ShmReading(Read read, Cache& cache, copy::Crew& crew)
-    : reading_(make_reading(std::move(read), cache)), crew_(crew) {
+ShmReading::ShmReading(Read read, Cache& cache, copy::Crew& crew, device::Copiers& copiers)
+    : reading_(make_reading(std::move(read), cache, copiers)), crew_(crew) {
   bool all_mapped = true;
   for (const Source& source : reading_.read().sources) {
     Member& member = members_.emplace_back();
@@ -90,6 +92,9 @@ ShmReading::ShmReading(Read read, Cache& cache, copy::Crew& crew)
       members_[i].packer = std::make_unique<Packer>(bound.source(i), source_memory(region));
     }
   }
+  const ShmRemoteRegion& first = *members_.front().region;
+  if (!reduces() && first.on_device()) blocks_ = reading_.device_blocks();
+  if (blocks_ != nullptr) way_ = Way::choosing;
   shares_chunks_ = (way_ == Way::mapped || way_ == Way::straight) && reading_.is_direct() &&
                    reading_.stream().chunk_bytes >= smallest_shared_chunk;
 }
@@ -109,16 +114,28 @@ std::string ShmReading::Member::name() const {
 }
 
 ShmReading::~ShmReading() {
-  for (Member& member : members_) {
-    for (const Asked& asked : member.asked) {
-      // An owner that has not answered may still write into its slot.
-      if (member.peer->packed.erase(asked.request) > 0) {
-        member.peer->slots[asked.slot] = 0;
-      } else {
-        member.peer->abandoned.insert(asked.request);
-      }
+  for (Arriving& each : arriving_) {
+    each.copies.settle();
+    members_.front().peer->peer_device_window.slots[each.slot] = 0;
+  }
+  for (Member& member : members_) abandon(member);
+}
+
+void ShmReading::abandon(Member& member) {
+  for (const Asked& asked : std::exchange(member.asked, {})) {
+    // An owner that has not answered may still write into its slot.
+    if (member.peer->packed.erase(asked.request) > 0) {
+      *member.peer->slot_of(asked.request) = 0;
+    } else {
+      member.peer->abandoned.insert(asked.request);
     }
   }
+}
+
+bool ShmReading::has_ended() noexcept {
+  return reading_.ended() && std::ranges::all_of(arriving_, [](Arriving& each) noexcept {
+           return each.copies.ended();
+         });
 }
 
 ShmReading::Progress ShmReading::step(std::uint64_t& last_request, std::size_t chunks) {
@@ -131,9 +148,11 @@ ShmReading::Progress ShmReading::step(std::uint64_t& last_request, std::size_t c
     next_ = end;
   }
   for (; next_ < end; ++next_) {
-    if (!fetch_chunk(last_request)) return Progress::waiting;
+    if (!reading_.ready(next_) || !fetch_chunk(last_request)) return Progress::waiting;
   }
   if (next_ < reading_.chunk_count()) return Progress::more;
+  give_back_device_slots();
+  if (!arriving_.empty() || !reading_.finished()) return Progress::waiting;
   for (const Member& member : members_) {
     // A pid that ended may have become that of another process, whose memory would have been read.
     if (member.region->how() == Path::process_memory && os::has_ended(member.pidfd())) {
@@ -158,6 +177,10 @@ bool ShmReading::fetch_chunk(std::uint64_t& last_request) {
     copy_chunk(next_);
   } else if (way_ == Way::staged) {
     reading_.copy_staged(next_, fetch_from(members_.front()));
+  } else if (way_ == Way::choosing && !choose_window(members_.front())) {
+    return false;
+  } else if (way_ == Way::device) {
+    return copy_from_window(members_.front(), last_request);
   } else {
     bool all = true;
     for (Member& member : members_) all = fetch(member, last_request) && all;
@@ -214,31 +237,34 @@ bool ShmReading::fetch(Member& member, std::uint64_t& last_request) {
 
 void ShmReading::ask(Member& member, std::uint64_t& last_request) {
   ShmPeer& peer = *member.peer;
+  const bool to_device = way_ == Way::device;
+  std::span<std::uint64_t> slots(peer.slots);
+  if (to_device) slots = peer.peer_device_window.slots;
   // Of a reduction one chunk at a time: reads that hold slots of one owner while they wait for
   // another's would wait for each other.
-  const std::size_t ahead = reduces() ? 1 : window_slots;
-  for (std::uint8_t slot = 0; slot < window_slots && peer.peer_window; ++slot) {
+  const std::size_t ahead = reduces() ? 1 : slots.size();
+  if (!to_device && !peer.peer_window) return;
+  for (std::size_t slot = 0; slot < slots.size(); ++slot) {
     if (member.asked_chunks >= reading_.chunk_count() || member.asked_chunks >= next_ + ahead) {
       return;
     }
-    if (peer.slots[slot] != 0) continue;
+    if (slots[slot] != 0) continue;
     const std::uint64_t request = ++last_request;
-    peer.slots[slot] = request;
+    slots[slot] = request;
+    const auto named = static_cast<std::uint8_t>(slot + (to_device ? first_device_slot : 0));
     peer.push(ask_message,
               encode(Ask{request, member.region->number(), reading_.read().stream_number,
-                         member.ticket, static_cast<std::uint32_t>(member.asked_chunks), slot}));
-    member.asked.push_back({request, slot});
+                         member.ticket, static_cast<std::uint32_t>(member.asked_chunks), named}));
+    member.asked.push_back({request, static_cast<std::uint8_t>(slot)});
     ++member.asked_chunks;
   }
 }
 
-bool ShmReading::fetch_packed(Member& member, std::uint64_t& last_request) {
-  ask(member, last_request);
-  if (member.asked.empty()) return false;
-  const Asked asked = member.asked.front();
-  const auto answer = member.peer->packed.find(asked.request);
-  if (answer == member.peer->packed.end()) return false;
-  const ShmPeer::Packed packed = answer->second;
+const ShmPeer::Packed* ShmReading::answer_to(const Member& member) {
+  if (member.asked.empty()) return nullptr;
+  const auto answer = member.peer->packed.find(member.asked.front().request);
+  if (answer == member.peer->packed.end()) return nullptr;
+  const ShmPeer::Packed& packed = answer->second;
   if (!packed.status.ok()) {
     throw Error(packed.status.code,
                 to_string(member.peer->identity()) + ": " + packed.status.message);
@@ -248,8 +274,15 @@ bool ShmReading::fetch_packed(Member& member, std::uint64_t& last_request) {
     throw Error(Code::failed, to_string(member.peer->identity()) +
                                   " packs another stream than the one that is read");
   }
-  member.wire = {member.peer->peer_window.data() + asked.slot * slot_bytes,
-                 static_cast<std::size_t>(chunk.wire_bytes)};
+  return &packed;
+}
+
+bool ShmReading::fetch_packed(Member& member, std::uint64_t& last_request) {
+  ask(member, last_request);
+  const ShmPeer::Packed* const packed = answer_to(member);
+  if (packed == nullptr) return false;
+  member.wire = {member.peer->peer_window.data() + member.asked.front().slot * slot_bytes,
+                 static_cast<std::size_t>(packed->wire_bytes)};
   if (reduces()) {
     member.buffer.assign(member.wire.begin(), member.wire.end());
     member.wire = member.buffer;
@@ -257,6 +290,56 @@ bool ShmReading::fetch_packed(Member& member, std::uint64_t& last_request) {
   }
   member.ready = true;
   return true;
+}
+
+bool ShmReading::choose_window(Member& member) {
+  ShmPeer::PeerDeviceWindow& window = member.peer->peer_device_window;
+  using State = ShmPeer::PeerDeviceWindow::State;
+  if (window.state == State::none) {
+    window.state = State::asked;
+    window.copier = &blocks_->copier();
+    member.peer->push(want_device_window_message,
+                      std::move(Encoder().integer(member.region->number())).bytes());
+  }
+  if (window.state == State::asked || window.is_opening()) return false;
+  const bool open = window.memory != nullptr &&
+                    window.memory->state() == device::Window::State::ready &&
+                    window.copier == &blocks_->copier();
+  way_ = open ? Way::device : Way::fetched;
+  return true;
+}
+
+bool ShmReading::copy_from_window(Member& member, std::uint64_t& last_request) {
+  give_back_device_slots();
+  ask(member, last_request);
+  try {
+    if (answer_to(member) == nullptr) return false;
+  } catch (const Error& error) {
+    if (error.code() != Code::unsupported || next_ > 0) throw;
+    // The owner's end of this stream needs the host.
+    abandon(member);
+    member.asked_chunks = 0;
+    way_ = Way::fetched;
+    return fetch_chunk(last_request);
+  }
+  const Asked asked = member.asked.front();
+  const std::size_t at = asked.slot * slot_bytes;
+  std::byte* const window = member.peer->peer_device_window.memory->data();
+  Arriving& arriving = arriving_.emplace_back();
+  arriving.slot = asked.slot;
+  arriving.copies.add(blocks_->copier().queue().copy(blocks_->of_chunk(next_, window + at)));
+  member.asked.pop_front();
+  member.peer->packed.erase(asked.request);
+  member.region->through_device_window = true;
+  return true;
+}
+
+// Only what the device has taken from a slot makes room for more.
+void ShmReading::give_back_device_slots() {
+  while (!arriving_.empty() && arriving_.front().copies.over()) {
+    members_.front().peer->peer_device_window.slots[arriving_.front().slot] = 0;
+    arriving_.erase(arriving_.begin());
+  }
 }
 
 void ShmReading::give_back_slot(Member& member) {

@@ -22,8 +22,8 @@ class ShmReading {
 
   using Cache = StreamCache<Bound>;
 
-  // Checks the read: Error(invalid_argument). The crew is borrowed.
-  ShmReading(Read read, Cache& cache, copy::Crew& crew);
+  // Checks the read: Error(invalid_argument). Crew and copiers are borrowed.
+  ShmReading(Read read, Cache& cache, copy::Crew& crew, device::Copiers& copiers);
   ShmReading(const ShmReading&) = delete;
   ShmReading& operator=(const ShmReading&) = delete;
   // Gives the read's window slots back.
@@ -33,9 +33,11 @@ class ShmReading {
   std::int64_t bytes_done() const noexcept { return reading_.bytes_before(next_); }
 
   // Gets the read on by at most so many chunks for each thread of the crew. Waiting: nothing can be
-  // done until an owner answers. Done: the gates were open after the last byte. Error(withdrawn,
-  // peer_lost, failed) ends the read. However the call ends, no thread is at the read's memory.
+  // done until an owner answers, or a device. Done: the gates were open after the last byte.
+  // Error(withdrawn, peer_lost, failed) ends the read. However the call ends, no thread is at the
+  // read's memory; a device may be until has_ended().
   Progress step(std::uint64_t& last_request, std::size_t chunks);
+  bool has_ended() noexcept;
 
  private:
   struct Asked {
@@ -70,7 +72,16 @@ class ShmReading {
   bool fetch(Member& member, std::uint64_t& last_request);
   void gather(Member& member);
   bool fetch_packed(Member& member, std::uint64_t& last_request);
+  // The answer to the oldest ask, when it has come. Throws the Error that it tells.
+  const ShmPeer::Packed* answer_to(const Member& member);
   void give_back_slot(Member& member);
+  // Gives up what was asked for.
+  void abandon(Member& member);
+
+  // By a window in device memory. False: it is not known yet whether there is one.
+  bool choose_window(Member& member);
+  bool copy_from_window(Member& member, std::uint64_t& last_request);
+  void give_back_device_slots();
   void ask(Member& member, std::uint64_t& last_request);
   Fetch fetch_from(const Member& member) const;
   void read_memory(const Member& member, std::span<const iovec> local,
@@ -81,9 +92,15 @@ class ShmReading {
   copy::Crew& crew_;
   std::vector<Member> members_;
   std::vector<copy::Sources> mapped_;
-  enum class Way { mapped, straight, staged, fetched } way_ = Way::fetched;
+  enum class Way { mapped, straight, staged, fetched, choosing, device } way_ = Way::fetched;
   bool shares_chunks_ = false;  // chunks need nothing of this object: several threads may copy
   std::size_t next_ = 0;
+  std::unique_ptr<const DeviceBlocks> blocks_;  // if the read may go from device to device
+  struct Arriving {
+    std::uint8_t slot = 0;
+    device::OpenCopies copies;
+  };
+  std::vector<Arriving> arriving_;  // from the window to the targets, in the order of chunks
 };
 
 }  // namespace tensorbus::fabric

@@ -9,6 +9,7 @@ namespace tensorbus::fabric {
 namespace {
 
 constexpr std::uint64_t nowhere = 0;  // segments count from 1
+constexpr std::uint64_t no_address = 0;
 
 Place word_place(const Pool& pool, const std::atomic<std::uint64_t>& word) {
   const auto place = pool.find(&word, sizeof word);
@@ -82,24 +83,33 @@ os::Mapping ShmSegment::alias(std::size_t begin, std::size_t end) const {
   return os::map_privately(file_, begin, end - begin);
 }
 
-Packer& ShmExposed::packer(std::uint64_t stream) {
-  if (const auto known = packers.find(stream); known != packers.end()) return known->second;
+plan::Program ShmExposed::compiled(std::uint64_t stream) const {
   const plan::Strides strides = strides_of(forms);
-  const auto add = [&](const plan::Stream& bound) -> Packer& {
-    return packers.emplace(stream, Packer(plan::compile(bound, &strides, nullptr), memory))
-        .first->second;
-  };
   if (stream == 0) {
     std::vector<Dtype> types;
     for (const TensorForm& form : forms) types.push_back(form.dtype);
-    return add(whole_stream(forms, types));
+    return plan::compile(whole_stream(forms, types), &strides, nullptr);
   }
   const auto found = streams.find(stream);
   if (found == streams.end()) {
     throw Error(Code::invalid_argument,
                 "region " + std::to_string(number) + " serves no stream " + std::to_string(stream));
   }
-  return add(found->second);
+  return plan::compile(found->second, &strides, nullptr);
+}
+
+const std::shared_ptr<Packer>& ShmExposed::packer(std::uint64_t stream) {
+  if (const auto known = packers.find(stream); known != packers.end()) return known->second;
+  auto made = std::make_shared<Packer>(compiled(stream), memory);
+  return packers.emplace(stream, std::move(made)).first->second;
+}
+
+const std::shared_ptr<const DeviceBlocks>& ShmExposed::device_blocks(std::uint64_t stream) {
+  if (const auto known = blocks.find(stream); known != blocks.end()) return known->second;
+  auto program = std::make_shared<const plan::Program>(compiled(stream));
+  return blocks
+      .emplace(stream, DeviceBlocks::of(std::move(program), plan::BoundSide::source, memory))
+      .first->second;
 }
 
 ShmTable describe(const ShmExposed& exposed, const Pool& pool) {
@@ -119,7 +129,8 @@ ShmTable describe(const ShmExposed& exposed, const Pool& pool) {
     const Extent extent = extent_of(exposed.forms[i]);
     const auto bytes = static_cast<std::size_t>(extent.end - extent.begin);
     std::byte* const first = exposed.memory.first[i];
-    encoder.integer(reinterpret_cast<std::uint64_t>(first));
+    const bool on_device = exposed.memory.on_device() && exposed.memory.copiers[i] != nullptr;
+    encoder.integer(on_device ? no_address : reinterpret_cast<std::uint64_t>(first));
     std::optional<Place> place;
     if (bytes > 0 && !exposed.memory.elsewhere[i]) place = pool.find(first + extent.begin, bytes);
     if (place) place->offset += static_cast<std::uint64_t>(-extent.begin);
@@ -146,11 +157,13 @@ ShmRemoteRegion::ShmRemoteRegion(std::string_view table, const Segments& segment
     if (extent.begin == extent.end) continue;
     if (place.segment == nowhere) {
       how_ = otherwise.path;
+      on_device_ = on_device_ || addresses_.back() == no_address;
     } else {
       spots_.back() = {locate(segments, place, extent), place.offset};
     }
   }
   decoder.end();
+  if (on_device_) how_ = Path::packed;
 }
 
 copy::Sources ShmRemoteRegion::mapped() const {
@@ -229,7 +242,7 @@ std::string_view ShmRemoteRegion::path() const noexcept {
     case Path::packed:
       break;
   }
-  return "packed";
+  return on_device_ ? "staged" : "packed";
 }
 
 }  // namespace tensorbus::fabric

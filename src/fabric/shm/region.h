@@ -12,6 +12,7 @@
 #include "copy/execute.h"
 #include "fabric/core/pool.h"
 #include "fabric/core/region.h"
+#include "fabric/read/device_blocks.h"
 #include "fabric/read/staging.h"
 #include "os/io/memory.h"
 
@@ -28,17 +29,24 @@ struct ShmExposed {
   Gate gate;
   std::map<std::uint64_t, plan::Stream> streams;
   // Compiled when first asked for.
-  std::map<std::uint64_t, Packer> packers;
+  std::map<std::uint64_t, std::shared_ptr<Packer>> packers;
+  std::map<std::uint64_t, std::shared_ptr<const DeviceBlocks>> blocks{};
 
   bool open(std::uint64_t ticket) const noexcept {
     return alive->load(std::memory_order_relaxed) == number && gate.open(ticket);
   }
   // Error(invalid_argument) if no stream has this number.
-  Packer& packer(std::uint64_t stream);
+  const std::shared_ptr<Packer>& packer(std::uint64_t stream);
+  // The same for a window in device memory; null if it cannot pass through one.
+  const std::shared_ptr<const DeviceBlocks>& device_blocks(std::uint64_t stream);
+
+ private:
+  plan::Program compiled(std::uint64_t stream) const;
 };
 
 // What a peer is told: forms, places and addresses. `segments` are the segments that the peer must
-// have mapped; the addresses are the lender's if there is one.
+// have mapped; the addresses are the lender's if there is one, and 0 on a device: what lies there
+// its owner packs.
 struct ShmTable {
   std::string bytes;
   std::set<std::uint64_t> segments;
@@ -87,8 +95,14 @@ class ShmRemoteRegion final : public RemoteRegion {
   std::uint64_t number() const noexcept override { return number_; }
   const Forms& forms() const noexcept override { return forms_; }
   std::string_view path() const noexcept override;
+  std::string_view path_to_device() const noexcept override {
+    return through_device_window ? "device window" : "staged";
+  }
+  // Reads to a device have gone that way. Used by the thread that polls.
+  mutable bool through_device_window = false;
 
   Path how() const noexcept { return how_; }
+  bool on_device() const noexcept { return on_device_; }
   copy::Sources mapped() const;
   std::optional<Alias> alias() const override;
   // In the address space of the lender or of the owner.
@@ -106,6 +120,7 @@ class ShmRemoteRegion final : public RemoteRegion {
   std::uint64_t number_ = 0;
   Forms forms_;
   Path how_ = Path::mapped;
+  bool on_device_ = false;
   struct Spot {
     std::shared_ptr<const ShmSegment> segment;  // null: not in one
     std::uint64_t offset = 0;

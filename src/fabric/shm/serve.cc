@@ -3,6 +3,7 @@
 
 #include "base/bytes.h"
 #include "base/log.h"
+#include "fabric/shm/answer.h"
 #include "fabric/shm/core.h"
 
 namespace tensorbus::fabric {
@@ -15,13 +16,6 @@ constexpr std::size_t largest_table = std::size_t{256} << 20;
 // Segments of one peer whose descriptors are kept, to be aliased; `ulimit -n` is often 1024.
 constexpr std::size_t most_kept_files = 64;
 constexpr std::size_t window_bytes = window_slots * slot_bytes;
-
-std::string packed_body(std::uint64_t request, const Status& status, std::uint64_t wire_bytes) {
-  Encoder encoder;
-  encoder.integer(request).integer(static_cast<std::uint8_t>(status.code));
-  encoder.string(status.message).integer(wire_bytes);
-  return std::move(encoder).bytes();
-}
 
 ShmRemoteRegion::Otherwise way_into(bool allowed, const ShmPeer& peer, std::string_view table,
                                     os::Fd lender) {
@@ -163,39 +157,35 @@ void ShmCore::on_window(const PeerPtr& peer, std::vector<os::Fd> fds) {
     throw Error(Code::failed, "it sent a window of the wrong size");
   }
   peer->peer_window = os::map(fds.front(), window_bytes, false, true);
-  for (auto& [id, operation] : operations_) {
-    if (uses(operation, *peer) && !std::holds_alternative<Attach>(operation.work)) {
-      operation.waits = false;
-    }
-  }
+  wake_reads(*peer);
 }
 
 void ShmCore::on_ask(const PeerPtr& peer, std::string_view body) {
   const Ask ask = decode_ask(body);
+  if (ask.slot >= first_device_slot) return on_device_ask(peer, ask);
   if (!peer->window || ask.slot >= window_slots) {
     throw Error(Code::failed, "it asks for a chunk without a window");
   }
-  const auto answer = [&](const Status& status, std::uint64_t bytes = 0) {
-    peer->push(packed_message, packed_body(ask.request, status, bytes));
-  };
   const auto found = regions_.find(ask.region);
-  const Status taken_back{Code::withdrawn, "it took its memory back"};
-  if (found == regions_.end() || !found->second->open(ask.ticket)) return answer(taken_back);
+  if (found == regions_.end() || !found->second->open(ask.ticket)) {
+    return answer(*peer, ask, taken_back());
+  }
   ShmExposed& exposed = *found->second;
   try {
-    Packer& packer = exposed.packer(ask.stream);
-    const plan::Program& program = packer.program();
+    const std::shared_ptr<Packer>& packer = exposed.packer(ask.stream);
+    const plan::Program& program = packer->program();
     if (ask.chunk >= program.chunks.size() ||
         program.chunks[ask.chunk].wire_bytes > std::int64_t{slot_bytes}) {
-      return answer({Code::invalid_argument, "the stream has no such chunk"});
+      return answer(*peer, ask, {Code::invalid_argument, "the stream has no such chunk"});
     }
-    packer.gather(ask.chunk, {peer->window.data() + ask.slot * slot_bytes, slot_bytes},
-                  *options_.crew);
-    // The gate may be that of another process, which does not wait for this one.
-    if (!exposed.gate.still_open(ask.ticket)) return answer(taken_back);
-    answer({}, static_cast<std::uint64_t>(program.chunks[ask.chunk].wire_bytes));
+    if (packer->on_device()) {
+      asks_.push_back({peer, ask, found->second, packer});
+      return;
+    }
+    packer->gather(ask.chunk, host_slot_of(*peer, ask), *options_.crew);
+    answer_packed(*peer, ask, exposed, program);
   } catch (const Error& error) {
-    answer(exposed.gate.still_open(ask.ticket) ? error.status() : taken_back);
+    answer(*peer, ask, exposed.gate.still_open(ask.ticket) ? error.status() : taken_back());
   }
 }
 
@@ -206,8 +196,8 @@ void ShmCore::on_packed(const PeerPtr& peer, std::string_view body) {
   std::string message(decoder.string());
   const auto bytes = decoder.integer<std::uint64_t>();
   decoder.end();
-  std::uint64_t* slot = std::ranges::find(peer->slots, request);
-  if (request == 0 || slot == std::end(peer->slots)) {
+  std::uint64_t* const slot = peer->slot_of(request);
+  if (slot == nullptr) {
     throw Error(Code::failed, "it answers what nobody asked");
   }
   if (peer->abandoned.erase(request) > 0) {
@@ -217,8 +207,12 @@ void ShmCore::on_packed(const PeerPtr& peer, std::string_view body) {
     peer->packed[request] = {{known ? static_cast<Code>(code) : Code::failed, std::move(message)},
                              bytes};
   }
+  wake_reads(*peer);
+}
+
+void ShmCore::wake_reads(const ShmPeer& peer) {
   for (auto& [id, operation] : operations_) {
-    if (uses(operation, *peer) && !std::holds_alternative<Attach>(operation.work)) {
+    if (uses(operation, peer) && !std::holds_alternative<Attach>(operation.work)) {
       operation.waits = false;
     }
   }

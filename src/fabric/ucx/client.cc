@@ -97,8 +97,10 @@ void Client::read(Read read, OpId id, Deadline deadline) {
                               read.stream->wire_bytes, read.stream->chunk_bytes, window_}));
     names += (names.empty() ? "" : ", ") + peers.back()->description();
   }
-  const TensorMemory memory = memory_of(read.targets, read.lender);
+  const TensorMemory memory = memory_of(read.targets, read.lender, &copiers_);
   Operation& operation = start(id, deadline, "read from " + names);
+  operation.on_device = memory.on_device();
+  if (operation.on_device) on_device_.insert(id);
   operation.targets.emplace(cut->program(), memory);
   operation.bypass_caches = !operation.targets->staged() &&
                             copy::caches_for(read.stream->wire_bytes) == copy::Caches::bypass;
@@ -128,7 +130,7 @@ std::int64_t Client::bytes_read(OpId id) const noexcept {
 
 void Client::cancel(OpId id) {
   const auto found = operations_.find(id);
-  if (found == operations_.end()) return;
+  if (found == operations_.end() || found->second.ended) return;
   fail(found->second, {Code::cancelled, found->second.what + " was cancelled"});
 }
 
@@ -186,7 +188,7 @@ void Client::fragment(Connection& peer, const Frame& frame, std::span<const std:
   }
   const std::size_t index = leg->next++;
   try {
-    if (program.source.reduces()) {
+    if (program.source.reduces() || operation->on_device) {
       leg->held.emplace_back(body.begin(), body.end());
       reduce_what_is_complete(*operation);
       return;
@@ -205,12 +207,17 @@ void Client::fragment(Connection& peer, const Frame& frame, std::span<const std:
 // A source that is ahead gets no credits for what is held here, so at most its window is held.
 void Client::reduce_what_is_complete(Operation& operation) {
   while (std::ranges::none_of(operation.legs, [](const Leg& leg) { return leg.held.empty(); })) {
+    if (!operation.targets->ready(operation.reduced)) return;
     const std::size_t index = operation.reduced++;
     const plan::Program& program = operation.targets->program();
     const plan::Chunk& chunk = program.chunks[index];
     std::vector<std::span<const std::byte>> wires;
     for (const Leg& leg : operation.legs) wires.emplace_back(leg.held.front());
-    copy::reduce_packed_chunk(program, chunk, wires, operation.targets->tensors());
+    if (program.source.reduces()) {
+      copy::reduce_packed_chunk(program, chunk, wires, operation.targets->tensors());
+    } else {
+      copy::scatter_chunk(program, chunk, wires.front(), operation.targets->tensors());
+    }
     operation.targets->store(index);
     operation.bytes_stored += chunk.wire_bytes;
     for (Leg& leg : operation.legs) {
@@ -243,13 +250,33 @@ void Client::served(Connection& peer, const Frame& frame, std::string_view body)
     throw Error(Code::failed, "the end of a read that is not over");
   }
   leg->served = true;
-  complete_if_read(*operation);
+  go_on_or_fail(*operation);
 }
 
 void Client::complete_if_read(Operation& operation) {
   const bool all = std::ranges::all_of(
       operation.legs, [](const Leg& leg) { return leg.served && leg.held.empty(); });
-  if (all) complete(operation, {operation.id, {}, 0, nullptr});
+  if (all && operation.targets->finished()) complete(operation, {operation.id, {}, 0, nullptr});
+}
+
+void Client::look_at_devices() {
+  const std::set<OpId> ids = on_device_;
+  for (const OpId id : ids) {
+    Operation& operation = operations_.at(id);
+    if (!operation.ended) {
+      go_on_or_fail(operation);
+    } else if (operation.targets->ended()) {
+      complete(operation, {operation.id, *operation.ended, 0, nullptr});
+    }
+  }
+}
+
+void Client::go_on_or_fail(Operation& operation) {
+  try {
+    reduce_what_is_complete(operation);
+  } catch (const Error& error) {
+    fail(operation, {error.code(), operation.what + ": " + error.what()});
+  }
 }
 
 void Client::swapped(Connection& peer, const Frame& frame, std::string_view body) {
@@ -267,6 +294,7 @@ void Client::swapped(Connection& peer, const Frame& frame, std::string_view body
 void Client::complete(Operation& operation, Completion completion) {
   for (const Leg& leg : operation.legs) legs_.erase(leg.number);
   deadlines_.erase({operation.deadline.at(), operation.id});
+  on_device_.erase(operation.id);
   completions_.push_back(std::move(completion));
   operations_.erase(operation.id);
 }
@@ -276,6 +304,13 @@ void Client::fail(Operation& operation, const Status& reason) {
     for (const Leg& leg : operation.legs) {
       if (!leg.served && leg.peer->up()) leg.peer->send(Kind::cancel_read, leg.number);
     }
+  }
+  if (operation.on_device && !operation.targets->ended()) {
+    // What still comes is dropped.
+    for (const Leg& leg : operation.legs) legs_.erase(leg.number);
+    deadlines_.erase({operation.deadline.at(), operation.id});
+    operation.ended = reason;
+    return;
   }
   complete(operation, {operation.id, reason, 0, nullptr});
 }
@@ -296,7 +331,7 @@ void Client::forget(const Connection& peer, const Status& reason) {
   for (const auto& [id, operation] : operations_) {
     const bool uses = std::ranges::any_of(operation.legs,
                                           [&](const Leg& leg) { return leg.peer.get() == &peer; });
-    if (uses) over.push_back(id);
+    if (uses && !operation.ended) over.push_back(id);
   }
   for (const OpId id : over) {
     Operation& operation = operations_.at(id);

@@ -27,6 +27,7 @@ class AttachedRegion final : public RemoteRegion {
   std::uint64_t number() const noexcept override { return number_; }
   const Forms& forms() const noexcept override { return forms_; }
   std::string_view path() const noexcept override { return "network"; }
+  std::string_view path_to_device() const noexcept override { return "network staged"; }
   // The connection that the region was attached through.
   std::uint64_t stream() const noexcept { return stream_; }
 
@@ -53,8 +54,9 @@ class CutRead {
 // what comes for an older number is dropped. The number is the attempt number of protocol.md.
 class Client {
  public:
-  // What a source may send before it hears from this reader, per read and source.
-  explicit Client(std::uint64_t window) : window_(window) {}
+  // What a source may send before it hears from this reader, per read and source. The copiers are
+  // borrowed.
+  Client(std::uint64_t window, device::Copiers& copiers) : window_(window), copiers_(copiers) {}
 
   void attach(std::shared_ptr<Connection> peer, std::uint64_t region, OpId id, Deadline deadline);
   void read(Read read, OpId id, Deadline deadline);
@@ -69,6 +71,9 @@ class Client {
   void served(Connection& peer, const Frame& frame, std::string_view body);
   void swapped(Connection& peer, const Frame& frame, std::string_view body);
 
+  // Reads into devices go on as far as those let them.
+  void look_at_devices();
+  bool waits_for_device() const noexcept { return !on_device_.empty(); }
   // Operations whose deadline has passed end.
   void expire(TimePoint now);
   TimePoint next_deadline() const noexcept;
@@ -101,8 +106,11 @@ class Client {
     std::shared_ptr<const CutRead> cut;
     std::optional<TargetSide> targets;
     bool bypass_caches = false;
-    std::size_t reduced = 0;        // fragments
+    std::size_t reduced = 0;        // fragments, or scattered to where a device stores them
     std::int64_t bytes_stored = 0;  // in the targets
+    bool on_device = false;
+    // How the read has ended, while a device is still at its targets.
+    std::optional<Status> ended{};
   };
   struct LegKey {
     OpId id{};
@@ -114,14 +122,17 @@ class Client {
   // The operation and leg that a frame answers; null if the operation is over. The client loses a
   // peer that answers what it was not asked.
   std::pair<Operation*, Leg*> find(Connection& peer, std::uint64_t number);
-  // Error if the lender of the targets cannot be written to.
+  // Error if the lender of the targets, or their device, cannot be written to.
   void reduce_what_is_complete(Operation& operation);
+  void go_on_or_fail(Operation& operation);
   void consumed(Operation& operation, Leg& leg, std::int64_t bytes);
   void complete_if_read(Operation& operation);
   void complete(Operation& operation, Completion completion);
   void fail(Operation& operation, const Status& reason);
 
   std::uint64_t window_;
+  device::Copiers& copiers_;
+  std::set<OpId> on_device_;  // reads that devices are at
   StreamCache<CutRead> cut_reads_;
   std::uint64_t last_number_ = 0;
   std::map<OpId, Operation> operations_;

@@ -24,6 +24,7 @@ constexpr std::size_t max_message_bytes_waiting = std::size_t{4} << 20;
 constexpr std::size_t max_messages_waiting = 256;
 // Callers that have not proven themselves. More are dropped, and call again.
 constexpr std::size_t max_greetings = 256;
+constexpr Duration between_looks_at_devices = std::chrono::microseconds(200);
 // How long a goodbye may take to leave.
 constexpr Duration goodbye_time = std::chrono::milliseconds(200);
 
@@ -38,7 +39,9 @@ class UcxFabric final : public Fabric, private Receiver {
   explicit UcxFabric(const UcxOptions& options)
       : options_(options),
         address_{options.identity, "ucx", {}},
-        client_(options.window),
+        copiers_(options.open_device),
+        server_(copiers_),
+        client_(options.window, copiers_),
         worker_({options.bind, effective(options.ports)}, *this),
         admission_(options.hosts, worker_.listener()),
         home_{worker_, outbox_, *options_.clock, options_.identity} {
@@ -141,6 +144,11 @@ class UcxFabric final : public Fabric, private Receiver {
   int fd() const noexcept override { return worker_.event_fd(); }
   TimePoint wake_at() const noexcept override {
     TimePoint first = client_.next_deadline();
+    // Not by the descriptors of devices: one more set of descriptors around UCX's own sets would be
+    // one more than the kernel allows.
+    if (client_.waits_for_device() || server_.waits_for_device()) {
+      first = std::min(first, options_.clock->now() + between_looks_at_devices);
+    }
     for (const auto& [stream, connection] : connections_) {
       first = std::min(first, connection->next_tick());
     }
@@ -187,6 +195,7 @@ class UcxFabric final : public Fabric, private Receiver {
 
   const UcxOptions options_;
   Address address_;
+  device::Copiers copiers_;
   Server server_;
   Client client_;
   Outbox outbox_;  // outlives the worker
@@ -306,6 +315,7 @@ std::span<const Event> UcxFabric::poll() {
   client_.expire(now);
   for (const auto& [stream, connection] : connections_) connection->tick(now);
   end_lost_connections(now);
+  if (client_.waits_for_device()) client_.look_at_devices();
   collect_completions();
   events_ = std::exchange(arrived_, {});
   return events_;

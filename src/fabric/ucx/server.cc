@@ -33,6 +33,10 @@ class OwnedRegion final : public Region {
   ~OwnedRegion() override {
     exposure_->dropped = true;
     exposure_->streams.clear();
+    // The owner may free the memory now: no device is at it.
+    for (const auto& each : exposure_->on_device) {
+      if (const auto stream = each.lock()) stream->packer.settle();
+    }
     exposure_->memory = {};
   }
 
@@ -43,12 +47,29 @@ class OwnedRegion final : public Region {
     if (number == 0) {
       throw Error(Code::invalid_argument, "stream 0 is the whole region and always served");
     }
-    exposure_->streams.insert_or_assign(number, bind(stream, *exposure_));
+    if (exposure_->memory.on_device()) {
+      check_source(stream, exposure_->forms);
+      exposure_->unbound.insert_or_assign(number, std::move(stream));
+    } else {
+      exposure_->streams.insert_or_assign(number, bind(stream, *exposure_));
+    }
   }
 
  private:
   std::shared_ptr<Exposure> exposure_;
 };
+
+plan::Stream all_of(const Forms& forms) {
+  std::vector<Dtype> types;
+  for (const TensorForm& form : forms) types.push_back(form.dtype);
+  return whole_stream(forms, types);
+}
+
+const plan::Stream* find_unbound(Exposure& exposure, std::uint64_t number) {
+  if (number == 0) exposure.unbound.try_emplace(0, all_of(exposure.forms));
+  const auto found = exposure.unbound.find(number);
+  return found == exposure.unbound.end() ? nullptr : &found->second;
+}
 
 Status withdrawn(std::uint64_t region) {
   return {Code::withdrawn, fmt::format("region {} was taken back by its owner", region)};
@@ -57,18 +78,29 @@ Status withdrawn(std::uint64_t region) {
 }  // namespace
 
 std::shared_ptr<ServedStream> Exposure::stream(std::uint64_t stream_number) {
+  if (memory.on_device()) {
+    const plan::Stream* const own = find_unbound(*this, stream_number);
+    if (own == nullptr) return nullptr;
+    std::shared_ptr<ServedStream> bound = bind(*own, *this);
+    std::erase_if(on_device, [](const auto& each) { return each.expired(); });
+    on_device.push_back(bound);
+    return bound;
+  }
   const auto found = streams.find(stream_number);
   if (found != streams.end()) return found->second;
   if (stream_number != 0) return nullptr;
-  std::vector<Dtype> types;
-  for (const TensorForm& form : forms) types.push_back(form.dtype);
-  return streams.emplace(0, bind(whole_stream(forms, types), *this)).first->second;
+  return streams.emplace(0, bind(all_of(forms), *this)).first->second;
 }
 
 std::unique_ptr<Region> Server::expose(std::span<const TensorView> tensors, Gate gate,
                                        std::shared_ptr<const Lender> lender) {
-  auto exposure = std::make_shared<Exposure>(Exposure{
-      last_region_ + 1, {}, std::move(gate), memory_of(tensors, std::move(lender)), {}, false});
+  auto exposure =
+      std::make_shared<Exposure>(Exposure{last_region_ + 1,
+                                          {},
+                                          std::move(gate),
+                                          memory_of(tensors, std::move(lender), &copiers_),
+                                          {},
+                                          false});
   for (const TensorView& tensor : tensors) {
     exposure->forms.push_back(form_of(tensor));
     static_cast<void>(extent_of(exposure->forms.back()));  // refuses what no tensor can have
@@ -181,11 +213,26 @@ void Server::swap(Connection& peer, std::uint64_t request, const SwapRequest& sw
   answer(seen, {});
 }
 
-bool Server::ready(const Serving& serving) noexcept {
+bool Server::ready(Serving& serving) noexcept {
   if (serving.peer->lost() || serving.peer->sends_under_way() >= max_sends_under_way) return false;
-  const auto& chunks = serving.stream->packer.program().chunks;
+  const Packer& packer = serving.stream->packer;
+  const auto& chunks = packer.program().chunks;
   if (serving.next == chunks.size()) return true;
+  if (packer.on_device() && !look_ahead(serving)) return false;
   return serving.window >= static_cast<std::uint64_t>(chunks[serving.next].wire_bytes);
+}
+
+bool Server::look_ahead(Serving& serving) noexcept {
+  if (serving.exposure->dropped || !serving.failure.ok()) return true;
+  Packer& packer = serving.stream->packer;
+  const std::size_t end = std::min(packer.program().chunks.size(), serving.next + packer.slots());
+  try {
+    for (; serving.begun < end; ++serving.begun) packer.begin(serving.begun);
+    return packer.ready(serving.next);
+  } catch (...) {
+    serving.failure = current_exception_status();
+    return true;
+  }
 }
 
 bool Server::step(std::uint64_t read, Serving& serving) {
@@ -204,7 +251,13 @@ bool Server::step(std::uint64_t read, Serving& serving) {
   const plan::Chunk& chunk = chunks[serving.next];
   std::unique_ptr<Outgoing> message = serving.peer->outgoing();
   try {
-    serving.stream->packer.gather(serving.next, message->room());
+    if (!serving.failure.ok()) throw Error(serving.failure);
+    Packer& packer = serving.stream->packer;
+    if (packer.on_device()) {
+      packer.pack(serving.next, message->room());
+    } else {
+      packer.gather(serving.next, message->room());
+    }
   } catch (const Error& error) {
     const bool open = exposure.gate.still_open(serving.ticket);
     serving.peer->send(Kind::served, read, 0,
@@ -266,6 +319,13 @@ bool Server::pump(std::size_t budget) {
   }
   turn_ = at == servings_.end() ? ReadKey{} : at->first;
   return more;
+}
+
+bool Server::waits_for_device() const noexcept {
+  return std::ranges::any_of(servings_, [](const auto& entry) {
+    const Packer& packer = entry.second.stream->packer;
+    return packer.on_device() && entry.second.next < packer.program().chunks.size();
+  });
 }
 
 void Server::forget(const Connection& peer) {

@@ -31,7 +31,11 @@ struct Exposure {
   TensorMemory memory;
   std::map<std::uint64_t, std::shared_ptr<ServedStream>> streams;
   bool dropped = false;
+  // Of tensors on a device every read has a bound stream of its own, which the device may be at.
+  std::map<std::uint64_t, plan::Stream> unbound{};
+  std::vector<std::weak_ptr<ServedStream>> on_device{};
 
+  // Null if there is none of this number.
   std::shared_ptr<ServedStream> stream(std::uint64_t stream_number);
 };
 
@@ -39,6 +43,9 @@ struct Exposure {
 // answered or costs the peer its connection.
 class Server {
  public:
+  // The copiers are borrowed.
+  explicit Server(device::Copiers& copiers) : copiers_(copiers) {}
+
   std::unique_ptr<Region> expose(std::span<const TensorView> tensors, Gate gate,
                                  std::shared_ptr<const Lender> lender);
   Word make_word(Connection& peer, std::uint64_t initial);
@@ -57,6 +64,7 @@ class Server {
   // Packs and sends what windows allow, up to about `budget` bytes. True if there is more to do
   // that waits for nobody.
   bool pump(std::size_t budget);
+  bool waits_for_device() const noexcept;
   // The connection is over, and its reads, words and inlets with it.
   void forget(const Connection& peer);
 
@@ -69,13 +77,18 @@ class Server {
     std::uint64_t ticket = 0;
     std::size_t next = 0;  // fragment
     std::uint64_t window = 0;
+    std::size_t begun = 0;  // fragments that a device has been asked for
+    Status failure{};       // of the device
   };
 
   std::shared_ptr<Exposure> find(std::uint64_t region);
   // Sends one fragment, or the end. True if the read is over.
   bool step(std::uint64_t read, Serving& serving);
-  static bool ready(const Serving& serving) noexcept;
+  static bool ready(Serving& serving) noexcept;
+  // Asks the device for the next fragments. False: the next one has not come.
+  static bool look_ahead(Serving& serving) noexcept;
 
+  device::Copiers& copiers_;
   std::uint64_t last_region_ = 0;
   std::map<std::uint64_t, std::weak_ptr<Exposure>> regions_;
   std::map<ReadKey, Serving> servings_;

@@ -12,6 +12,8 @@
 #include <vector>
 
 #include "base/clock.h"
+#include "device/core/copier.h"
+#include "device/cuda/device.h"
 #include "fabric/core/fabric.h"
 #include "fabric/core/port_range.h"
 #include "os/net/ip_address.h"
@@ -27,6 +29,8 @@ struct UcxOptions {
   std::optional<std::vector<os::IpAddress>> hosts{};
   std::uint64_t window = 4u << 20;  // bytes that a source may send ahead, per read
   const Clock* clock = &steady_clock();
+  // The devices of this process, each asked for when the first tensor on it comes.
+  device::Copiers::Open open_device = &device::cuda::open;
 };
 
 // Error: invalid_argument for settings, unsupported without UCX, failed with UCX's text.

@@ -30,6 +30,12 @@ std::string Server::Impl::mismatch(Incoming& incoming, std::span<const TensorVie
   }
   for (std::size_t i = 0; i < tensors.size(); ++i) {
     const std::size_t bytes = incoming.answers.emplace_back(measure(tensors[i])).bytes;
+    if (tensors[i].on_device()) {
+      return fmt::format(
+          "tensor {} of the answer to {} is on cuda:{}; answers lie in the host's "
+          "memory",
+          i, incoming.worker->partner->name(), tensors[i].device);
+    }
     if (bytes != incoming.pulls[i].bytes) {
       return fmt::format("tensor {} of the answer to {} has {} bytes, its pull tensor {}", i,
                          incoming.worker->partner->name(), bytes, incoming.pulls[i].bytes);
@@ -196,8 +202,9 @@ void Server::Impl::register_buffer(const TensorView& tensor, std::span<const int
     throw Error(Code::invalid_argument,
                 fmt::format("{} bytes cannot be divided into {} equal parts", total, keys.size()));
   }
-  if (!is_dense(tensor) || tensor.read_only) {
-    throw Error(Code::invalid_argument, "the buffer must be contiguous and writable");
+  if (!is_dense(tensor) || tensor.read_only || tensor.on_device()) {
+    throw Error(Code::invalid_argument,
+                "the buffer must be contiguous, writable and in the host's memory");
   }
   std::set<std::pair<int, std::int64_t>> named;
   for (std::size_t i = 0; i < keys.size(); ++i) {

@@ -58,6 +58,12 @@ void Worker::Impl::check_items(std::span<const Item> pushes, std::span<const Ite
       if (item.key < 0) {
         throw Error(Code::invalid_argument, fmt::format("key {} is negative", item.key));
       }
+      if (item.tensor.on_device()) {
+        throw Error(Code::unsupported,
+                    fmt::format("the tensor of key {} is on cuda:{}: give a copy in the host's "
+                                "memory, as DeviceItems does",
+                                item.key, item.tensor.device));
+      }
     }
   }
   for (const Item& item : pulls) {

@@ -60,3 +60,9 @@ int standin_calls(const char* name) {
   const std::lock_guard lock(all.mutex);
   return all.calls[name];
 }
+
+void* standin_shadow(std::uint64_t address) {
+  auto& all = driver();
+  const std::lock_guard lock(all.mutex);
+  return all.memory.shadow(address, 1);
+}

@@ -23,5 +23,7 @@ void standin_kill_context(int device, int error);
 StandinCounts standin_counts();
 // How often a function has been called, by its name for cuGetProcAddress.
 int standin_calls(const char* name);
+// Where the stand-in keeps what is at a device's address; null: nothing is.
+void* standin_shadow(std::uint64_t address);
 }
 #pragma GCC visibility pop

@@ -71,7 +71,7 @@ STANDIN_API cuIpcOpenMemHandle_v2(Pointer* result, IpcMemHandle given, unsigned 
     std::memcpy(&handle, given.reserved, sizeof handle);
     if (flags != ipc_lazy_peer_access) return invalid_value;
     if (handle.magic != our_magic) return invalid_handle;
-    if (handle.pid == ::getpid()) return invalid_context;  // not where it was made
+    if (handle.pid == ::getpid() && !driver().settings.ipc_self) return invalid_context;
     const std::lock_guard lock(driver().mutex);
     if (Block* known = driver().memory.find_import(given)) {
       ++known->opened;

@@ -29,6 +29,7 @@ Settings settings_from_environment() {
   read("STANDIN_VERSION", settings.version);
   read("STANDIN_MEMORY_MB", settings.memory_mb);
   read("STANDIN_PEERS", settings.peers);
+  read("STANDIN_IPC_SELF", settings.ipc_self);
   read("STANDIN_FAIL", settings.fail);
   return settings;
 }

@@ -17,6 +17,7 @@ struct Settings {
   long version = 12040;   // CUDA 12.4
   long memory_mb = 1024;  // of each device
   bool peers = true;      // whether devices reach each other
+  bool ipc_self = false;  // whether a process may open its own handles, which no driver allows
   std::string fail;       // "cuMemAlloc:2:2,...": the second call returns 2; without a code 801
 };
 

@@ -440,13 +440,13 @@ class Links:
         self.form = _core.LinkForm(["w"], [None], [None], [None])
         call = self.publisher.begin("x", True, True)
         self.publisher.publish(
-            call, self.form, self.tensors, None, 2, None, 0.0, False, SOON,
+            call, self.form, self.tensors, None, 2, None, 0.0, False, "off", SOON,
         )  # fmt: skip
         # Has its turn for good.
         self.first = self.alone.begin("taken", True, False)
 
     def link(self, local: str, remote: str | None) -> Any:
-        return _core.BusLink(self.client, local, remote, 1, "off")
+        return _core.BusLink(self.client, local, remote, 1, "off", False, None, 0)
 
     def call(self, *, shelf: bool = False, send: bool = True) -> Any:
         return self.alone.begin("x", send, shelf)
@@ -464,7 +464,7 @@ class Links:
             "LinkCall.places": lambda: (self.first,),
             "LinkCall.leave": lambda: (self.call(),),
             "~LinkCall": lambda: (self.call(),),
-            "BusLink.__init__": lambda: (self.client, "a", "b", 1, "off"),
+            "BusLink.__init__": lambda: (self.client, "a", "b", 1, "off", False, None, 0),
             "~BusLink": lambda: (self.link("a", "b"),),
             "BusLink.begin": lambda: (alone, "y", True, False),
             "BusLink.take_turn": lambda: (alone, self.call(), SOON),
@@ -477,16 +477,17 @@ class Links:
             ),
             "BusLink.publish": lambda: (
                 publisher, publisher.begin("x", True, True), form, tensors, None, 2, None, 0.0,
-                False, SOON,
+                False, "off", SOON,
             ),
             "BusLink.pull": lambda: (
                 alone, self.call(shelf=True, send=False), form, tensors, held, None, None, True,
-                0.0, False,
+                0.0, False, False, "all", False,
             ),
             "BusLink.newest": lambda: (publisher, "x", SOON),
             "BusLink.versions": lambda: (publisher, "x", SOON),
             "BusLink.contents": lambda: (publisher, "x", SOON),
             "BusLink.last_send": lambda: (alone, "x"),
+            "BusLink.last_update": lambda: (alone, "x"),
             "BusLink.registration": lambda: (alone, "x", True),
             "BusLink.is_busy": lambda: (alone, "taken", True),
             "BusLink.give_place": lambda: (alone, "x", tensors, True),
@@ -511,7 +512,7 @@ class Links:
             ),
             "BusLink.pull": lambda: alone.pull(
                 self.call(shelf=True, send=False), form, tensors, held, None, None, True, BLOCKED,
-                False,
+                False, False, "all", False,
             ),
             "BusLink.contents": lambda: alone.contents("nothing", BLOCKED),
         }  # fmt: skip

@@ -137,7 +137,10 @@ class SilentAgent:
         self._tensor, target = torch.ones(4), torch.zeros(4)
         self._tensors, targets = _core.Tensors([self._tensor]), _core.Tensors([target])
         self._form = _core.LinkForm(["w"], [None], [None], [None])
-        link, facing = self._link("a", "b"), _core.BusLink(other, "b", "a", 1, "off")
+        link, facing = (
+            self._link("a", "b"),
+            _core.BusLink(other, "b", "a", 1, "off", False, None, 0),
+        )
         together(
             lambda: link.send(
                 link.begin("x", True, False), self._form, self._tensors, [], None, SOON, False, 0
@@ -163,12 +166,12 @@ class SilentAgent:
         return _core.BusClient(*self._paths, "silent", 7, SOON)
 
     def _link(self, local: str, remote: str | None) -> Any:
-        return _core.BusLink(self.client, local, remote, 1, "off")
+        return _core.BusLink(self.client, local, remote, 1, "off", False, None, 0)
 
     def _publish(self, link: Any, timeout: float) -> None:
         link.publish(
             link.begin("x", True, True), self._form, self._tensors, None, 2, None, 0.0, False,
-            timeout,
+            "off", timeout,
         )  # fmt: skip
 
     @staticmethod
