@@ -5,12 +5,13 @@ from __future__ import annotations
 import json
 import subprocess
 import time
+import urllib.parse
 import urllib.request
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import Any
 
-from processes import PROGRAM, Process, ServerProcess, Start
+from processes import PROGRAM, Process, ServerProcess, Start, free_port
 
 # Its arguments: store, side, other side, ranks of the side, rank, elements, a folder. A file
 # "pause.RANK" in the folder keeps the rank from its next call; "period" has seconds between two
@@ -142,6 +143,27 @@ def status_of(store: str) -> dict[str, Any]:
     done = subprocess.run(command, capture_output=True, text=True, timeout=60, check=True)
     found: dict[str, Any] = json.loads(done.stdout)
     return found
+
+
+def start_prometheus(
+    start_program: Start, pages: Iterable[str], folder: Path, rules: Path | None = None
+) -> str:
+    """Its address; it scrapes the pages every second."""
+    targets = sorted(urllib.parse.urlparse(page).netloc for page in pages)
+    configuration = {
+        "global": {"scrape_interval": "1s"},
+        "rule_files": [] if rules is None else [str(rules)],
+        "scrape_configs": [{"job_name": "tensorbus", "static_configs": [{"targets": targets}]}],
+    }
+    (folder / "prometheus.yml").write_text(json.dumps(configuration))
+    port = free_port()
+    start_program(
+        "prometheus",
+        f"--config.file={folder / 'prometheus.yml'}",
+        f"--storage.tsdb.path={folder / 'data'}",
+        f"--web.listen-address=127.0.0.1:{port}",
+    )
+    return f"http://127.0.0.1:{port}"
 
 
 def get(url: str, accept: str = "*/*", timeout: float = 30.0) -> str:

@@ -20,7 +20,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 import tensorbus
-from jobs import PUSH_PULL, Job, get, until
+from jobs import PUSH_PULL, Job, get, start_prometheus, until
 from processes import PROGRAM, Start, StartServer, free_port, free_ports
 from tensorbus import kvstore
 from tensorbus.kvstore import StoreServer
@@ -331,27 +331,12 @@ def test_a_real_prometheus_scrapes_a_job(
         lambda: (found := sorted({row["metrics"] for row in job.status()["rows"]}))[0] and found,
         "the addresses of the pages",
     )
-    targets = [urllib.parse.urlparse(page).netloc for page in pages]
-    configuration = {
-        "global": {"scrape_interval": "1s"},
-        "rule_files": [str(ALERTS)],
-        "scrape_configs": [
-            {"job_name": "tensorbus", "static_configs": [{"targets": targets}]},
-        ],
-    }
-    (tmp_path / "prometheus.yml").write_text(json.dumps(configuration))
-    port = free_port()
-    start_program(
-        "prometheus",
-        f"--config.file={tmp_path / 'prometheus.yml'}",
-        f"--storage.tsdb.path={tmp_path / 'data'}",
-        f"--web.listen-address=127.0.0.1:{port}",
-    )
+    prometheus = start_prometheus(start_program, pages, tmp_path, ALERTS)
 
     def ask() -> dict[str, float]:
         query = urllib.parse.quote("sum by (operation) (tensorbus_operations_total)")
         try:
-            answer = json.loads(get(f"http://127.0.0.1:{port}/api/v1/query?query={query}"))
+            answer = json.loads(get(f"{prometheus}/api/v1/query?query={query}"))
         except OSError:
             return {}
         results = answer["data"]["result"]

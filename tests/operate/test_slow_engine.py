@@ -11,8 +11,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from jobs import Job, get, until
-from processes import PROGRAM, Start, free_port
+from jobs import Job, get, start_prometheus, until
+from processes import PROGRAM, Start
 from test_metrics import needs_prometheus
 
 DOCS = Path(__file__).parents[2] / "docs" / "operate.md"
@@ -26,28 +26,15 @@ def query_of_the_docs() -> str:
     return found[1]
 
 
-def start_prometheus(start_program: Start, job: Job, folder: Path) -> str:
-    """Its address; it scrapes every rank of the job."""
-    pages = until(
+def pages_of(job: Job) -> set[str]:
+    """Of all ranks."""
+    pages: set[str] = until(
         lambda: (
             len(found := {row["metrics"] for row in job.status()["rows"]} - {""}) == 5 and found
         ),
         "the addresses of the pages",
     )
-    targets = sorted(urllib.parse.urlparse(page).netloc for page in pages)
-    configuration = {
-        "global": {"scrape_interval": "1s"},
-        "scrape_configs": [{"job_name": "tensorbus", "static_configs": [{"targets": targets}]}],
-    }
-    (folder / "prometheus.yml").write_text(json.dumps(configuration))
-    port = free_port()
-    start_program(
-        "prometheus",
-        f"--config.file={folder / 'prometheus.yml'}",
-        f"--storage.tsdb.path={folder / 'data'}",
-        f"--web.listen-address=127.0.0.1:{port}",
-    )
-    return f"http://127.0.0.1:{port}"
+    return pages
 
 
 def ask(prometheus: str, query: str) -> dict[str, float]:
@@ -82,7 +69,7 @@ def test_an_engine_that_is_slow_is_named_by_each_of_them(
         env={"TENSORBUS_METRICS": "127.0.0.1:0", "TENSORBUS_TRACE": str(trace)},
     )
     job.wait_for_version(2)
-    prometheus = start_prometheus(start_program, job, tmp_path)
+    prometheus = start_prometheus(start_program, pages_of(job), tmp_path)
     page = start_program(
         str(PROGRAM), "dashboard", "--store", job.server.url, "--bind", "127.0.0.1:0"
     ).line().split()[1]  # fmt: skip
